@@ -1,0 +1,115 @@
+"""Every error class of Kiseki, by the boundary it comes from.
+
+Code between boundaries does not catch. The rollout boundary (`agent/rollout.py`) turns whatever arrives into exactly one
+outcome; the command boundary (`commands/main.py`) turns what is left into one line on stderr and an exit status.
+
+`retryable` says whether the same rollout may succeed when tried again; `blame` says whose fault it is:
+"user" (arguments, input), "provider" (the model's endpoint), "sandbox", or "kiseki" (our own bug).
+"""
+
+from __future__ import annotations
+
+
+class KisekiError(Exception):
+    """Base of all; never raised itself."""
+
+    retryable = False
+    blame = "kiseki"
+
+
+class UsageError(KisekiError):
+    """A flag, a setting or a combination of them cannot be used. Exit status 2."""
+
+    blame = "user"
+
+
+class DatasetError(UsageError):
+    """A dataset that cannot be read or has no usable row. Exit status 2."""
+
+
+class ProviderError(KisekiError):
+    """The model's endpoint did not give a reply: a failed rollout, never a trajectory."""
+
+    retryable = True
+    blame = "provider"
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status; 0 when there was no HTTP answer."""
+        self.retry_after = retry_after
+        """Seconds that the endpoint asked us to wait, None when it did not say."""
+
+
+class RateLimited(ProviderError):
+    """429: too many requests or tokens."""
+
+
+class ProviderOverloaded(ProviderError):
+    """5xx and the like: the endpoint is there but cannot answer now."""
+
+
+class ProviderUnreachable(ProviderError):
+    """No connection, a lost one, or none in time."""
+
+
+class ProviderTimeout(ProviderError):
+    """The endpoint took the request and did not answer in time."""
+
+
+class BadResponse(ProviderError):
+    """An answer that is no chat completion: not JSON, torn stream, no choices, empty reply."""
+
+
+class AuthError(ProviderError):
+    """401, 402, 403: bad key, no credit, no permission."""
+
+    retryable = False
+
+
+class BadRequest(ProviderError):
+    """The endpoint refuses the request itself (400, 404, 422)."""
+
+    retryable = False
+
+
+class ContextLengthExceeded(BadRequest):
+    """The conversation no longer fits the model's context window."""
+
+
+class SandboxError(KisekiError):
+    """The sandbox could not be started, or died. Infrastructure, never the model's doing."""
+
+    retryable = True
+    blame = "sandbox"
+
+
+class ImageError(SandboxError):
+    """The prompt's image is not to be had."""
+
+    retryable = False
+
+
+class ToolError(KisekiError):
+    """A tool could not do what the model asked; the message goes back to the model as the tool's result."""
+
+    blame = "model"
+
+
+class RolloutTimeout(KisekiError):
+    """The rollout's deadline passed before the model said anything at all."""
+
+    retryable = True
+    blame = "provider"
+
+
+class WorkerDied(KisekiError):
+    """The worker process was gone before the rollout ended."""
+
+    retryable = True
+
+
+class LedgerError(KisekiError):
+    """`run.db` cannot be opened, written, or is in use by another process."""
+
+    blame = "user"

@@ -1,0 +1,75 @@
+"""The sandbox as the tools see it: small, so that a new backend is one file."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one sandbox may use. A backend enforces what its platform can and names in `describe()` what it does not."""
+
+    memory_mb: int = 2048
+    cpus: float = 1.0
+    processes: int = 256
+    disk_mb: int = 4096
+    """Largest file, and where the backend can, the whole of the private folders."""
+    network: bool = False
+
+
+class ExecResult(msgspec.Struct, frozen=True):
+    """What a command gave. Output is decoded as UTF-8 with replacement, stdout and stderr in the order written."""
+
+    output: str
+    exit_code: int
+    """Of the command; 124 when it was killed at its time limit."""
+    timed_out: bool = False
+    truncated: bool = False
+    """The middle of the output was dropped (a line in it says how much)."""
+    session_restarted: bool = False
+    """The shell was lost (the command ended it, or it could not be stopped otherwise) and a new one stands:
+    working folder, variables and functions are reset."""
+
+
+class Sandbox(Protocol):
+    """One rollout's private machine. Raises `SandboxError` when the sandbox itself is broken, never for a command's failure."""
+
+    async def exec(
+        self, command: str, *, timeout: float, workdir: str | None = None, max_output: int = 50_000
+    ) -> ExecResult:
+        """Run `command` in the rollout's shell session: `cd`, `export`, functions and background jobs persist between calls.
+
+        `timeout` in seconds; `max_output` in bytes kept (head and tail). Its stdin is empty. One call at a time: a second
+        waits for the first.
+        """
+        ...
+
+    async def run(
+        self, argv: list[str], *, timeout: float, stdin: bytes = b"", max_output: int = 50_000_000
+    ) -> tuple[int, bytes]:
+        """Run a program outside the session (its variables, functions, folder and `exit` cannot touch it), in the home folder.
+
+        Returns exit status and stdout. Calls may overlap. Used by file tools and the background process tool.
+        """
+        ...
+
+    async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
+        """Whole content. Relative paths start at the session's current folder. Raises `ToolError` (no such file, a folder, too large)."""
+        ...
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace, making parent folders; keeps the mode of an existing file. Raises `ToolError`."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether a command could run now."""
+        ...
+
+    async def close(self) -> None:
+        """End every process and remove every file of the sandbox. Never raises; may be called twice."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Backend, isolation and limits as recorded in the trajectory's metadata."""
+        ...

@@ -1,0 +1,43 @@
+"""Text that can be stored: every string from a model, a tool or a dataset passes through `clean_text` once."""
+
+from __future__ import annotations
+
+
+def clean_text(text: str) -> str:
+    """`text` without lone surrogates, each replaced by U+FFFD; a surrogate pair becomes the character that it stands for.
+
+    Everything else (NUL, ANSI, U+2028) is kept: JSON can carry it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def cut_middle(data: bytes, limit: int, *, total: int | None = None) -> bytes:
+    """`data` within `limit` bytes: head and tail kept, the middle replaced by a line that says how much is missing.
+
+    Cuts fall on UTF-8 boundaries. `total` is the full length in bytes where `data` already lost its middle (then its first
+    and second halves are taken to be head and tail). Data within the limit and whole comes back as it is.
+    """
+    total = len(data) if total is None else total
+    if total <= limit:
+        return data
+    half = max(limit // 2, 1)
+    head = data[:half].decode("utf-8", "ignore").encode() if _is_utf8_prefix(data[:half]) else data[:half]
+    start = len(data) - half
+    while start < len(data) and data[start] & 0xC0 == 0x80:
+        start += 1
+    tail = data[start:]
+    missing = total - len(head) - len(tail)
+    return head + f"\n[... {missing:,} of {total:,} bytes left out here ...]\n".encode() + tail
+
+
+def _is_utf8_prefix(data: bytes) -> bool:
+    """Whether `data` is valid UTF-8 but for a character torn at its end."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.end == len(data) and error.reason == "unexpected end of data"
+    return True

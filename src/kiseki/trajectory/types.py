@@ -1,0 +1,163 @@
+"""The plain types that every package speaks. No behaviour, no I/O.
+
+Texts in here are clean (`trajectory.text.clean_text`): valid UTF-8, no lone surrogates. Times are Unix seconds (UTC),
+durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["system", "user", "assistant", "tool"]
+Outcome = Literal["completed", "partial", "failed"]
+"""How a rollout ended. The fourth outcome, `discarded`, is a view of the ledger (`views/filters.py`), not a fact of it."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One call as the model wrote it."""
+
+    id: str
+    """Unique within the rollout (repaired where the model's was missing or taken)."""
+    name: str
+    arguments: str
+    """The JSON text as the model wrote it; may be invalid."""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One chat message, OpenAI-style."""
+
+    role: Role
+    content: str = ""
+    reasoning: str = ""
+    """The model's native or inline reasoning, without its tags."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    """On role `tool`: which call this answers."""
+    name: str = ""
+    """On role `tool`: the tool's name as called."""
+    provider_fields: dict[str, Any] = {}
+    """Fields that the provider wants back unchanged on the next turn (`reasoning_details`, signatures)."""
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens and money of one model call or of many added up. Zero where the provider did not say."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Part of `completion_tokens`."""
+    cached_tokens: int = 0
+    """Part of `prompt_tokens`."""
+    cost: float = 0.0
+    """US dollars, as the provider reported them."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cost + other.cost,
+        )
+
+
+class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of one model call beside the message that it gave."""
+
+    started: float
+    seconds: float
+    finish_reason: str = ""
+    usage: Usage = Usage()
+    usage_reported: bool = True
+    """False where the provider gave no usage, so that zeros are not taken for a count."""
+    model: str = ""
+    """The model that the provider says answered."""
+    provider: str = ""
+    """The upstream provider, where a router names it."""
+    response_id: str = ""
+    retries: int = 0
+    """Requests that failed before the one that was answered."""
+
+
+class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of one tool call beside its `tool` message."""
+
+    call_id: str
+    name: str
+    ok: bool
+    """By the one rule in `tools/outcome.py`."""
+    seconds: float = 0.0
+    invalid: bool = False
+    """The call itself was wrong (unknown tool, bad JSON, wrong types), so nothing ran."""
+    truncated: bool = False
+    """The result was cut to its size limit."""
+    exit_code: int | None = None
+    """Of the command, for tools that run one."""
+
+
+class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One usable dataset row."""
+
+    index: int
+    """Position among the usable and unusable rows of the dataset, from 0, blank lines not counted."""
+    messages: tuple[Message, ...]
+    """What the model is asked; the last one is the user's."""
+    image: str = ""
+    cwd: str = ""
+    source: str = "{}"
+    """The row's other columns as one JSON object text."""
+
+    @property
+    def text(self) -> str:
+        return self.messages[-1].content
+
+
+class RolloutSpec(msgspec.Struct, frozen=True):
+    """One rollout to be run: what the worker gets."""
+
+    key: str
+    """Hash of what defines the rollout (`batch/plan.py`)."""
+    prompt: Prompt
+    sample_index: int
+    batch_num: int
+    attempt: int
+    """From 1, over all sessions of the run."""
+    seed: int
+    """Of this rollout, drawn from the run's seed and the key."""
+    toolsets: tuple[str, ...]
+    """Drawn for this rollout from the distribution."""
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One whole attempt at a rollout, lossless: what the ledger keeps and every view is made from."""
+
+    key: str
+    sample_index: int
+    attempt: int
+    seed: int
+    messages: tuple[Message, ...]
+    """The prompt's messages, then every assistant and tool message in order. Neither ephemeral prompt nor prefill."""
+    prompt_messages: int
+    """How many of `messages` are the prompt's own."""
+    outcome: Outcome
+    reason: str
+    """Why it ended: `answered`; `max_turns`, `timeout`, `length`, `content_filter`, `invalid_tool_calls`,
+    `empty_answer` (partial); or the error's class (failed)."""
+    model: str
+    toolsets: tuple[str, ...]
+    tools_hash: str
+    """Names the tool schemas as sent (stored once per run)."""
+    calls: tuple[ModelCall, ...] = ()
+    tool_runs: tuple[ToolRun, ...] = ()
+    unknown_tools: tuple[str, ...] = ()
+    """Names called that are no tool of the whole run."""
+    error_class: str = ""
+    error: str = ""
+    retryable: bool = False
+    started: float = 0.0
+    seconds: float = 0.0
+    sandbox: dict[str, str] = {}
+    """Backend, image, limits: what the tools ran in."""
+    versions: dict[str, str] = {}
