@@ -35,9 +35,7 @@ class ExecResult(msgspec.Struct, frozen=True):
 class Sandbox(Protocol):
     """One rollout's private machine. Raises `SandboxError` when the sandbox itself is broken, never for a command's failure."""
 
-    async def exec(
-        self, command: str, *, timeout: float, workdir: str | None = None, max_output: int = 50_000
-    ) -> ExecResult:
+    async def exec(self, command: str, *, timeout: float, workdir: str | None = None, max_output: int = 50_000) -> ExecResult:
         """Run `command` in the rollout's shell session: `cd`, `export`, functions and background jobs persist between calls.
 
         `timeout` in seconds; `max_output` in bytes kept (head and tail). Its stdin is empty. One call at a time: a second
@@ -55,7 +53,10 @@ class Sandbox(Protocol):
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
-        """Whole content. Relative paths start at the session's current folder. Raises `ToolError` (no such file, a folder, too large)."""
+        """Whole content. Relative paths start at the session's current folder.
+
+        Raises `ToolError`: no such file, a folder, larger than `max_bytes`.
+        """
         ...
 
     async def write_file(self, path: str, data: bytes) -> None:

@@ -56,9 +56,7 @@ class Tool(msgspec.Struct, frozen=True):
         return self.schema.name
 
 
-def tool(
-    *, toolset: str, name: str = "", timeout: float = DEFAULT_TIMEOUT
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def tool(*, toolset: str, name: str = "", timeout: float = DEFAULT_TIMEOUT) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare the function below as a tool of `toolset`. `timeout`: seconds for one call, then the call counts as failed."""
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,9 +82,7 @@ def make_tool(function: Callable[..., Any], toolset: str, name: str, timeout: fl
     fields: list[Any] = []
     for parameter in parameters[1 if takes_context else 0 :]:
         if parameter.name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise UsageError(
-                f"{where}: parameter {parameter.name!r} needs a type hint and may not be *args or **kwargs"
-            )
+            raise UsageError(f"{where}: parameter {parameter.name!r} needs a type hint and may not be *args or **kwargs")
         text = of_parameter.get(parameter.name)
         kind = Annotated[hints[parameter.name], msgspec.Meta(description=text)] if text else hints[parameter.name]
         default = () if parameter.default is parameter.empty else (parameter.default,)
@@ -150,9 +146,7 @@ class Toolbox:
                 arguments = msgspec.json.decode(call.arguments.strip() or "{}", type=known.arguments)
             except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
                 kind = "have wrong values" if isinstance(error, msgspec.ValidationError) else "are not valid JSON"
-                content = _error(f"the arguments of {call.name} {kind}: {error}") | {
-                    "expected": known.schema.parameters
-                }
+                content = _error(f"the arguments of {call.name} {kind}: {error}") | {"expected": known.schema.parameters}
         invalid = raised = known is None or arguments is None
         if known is not None and arguments is not None:
             content, raised = await _run(known, context, arguments)
