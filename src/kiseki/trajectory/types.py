@@ -160,4 +160,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     sandbox: dict[str, str] = {}
     """Backend, image, limits: what the tools ran in."""
+    unavailable_toolsets: tuple[str, ...] = ()
+    """Toolsets of the distribution that the run was told to do without."""
+    adopted_conversation: str = ""
+    """For a row taken over from files of another tool: its ShareGPT turns as they stood, as JSON."""
     versions: dict[str, str] = {}

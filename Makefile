@@ -1,0 +1,41 @@
+# `make run` and `make test` work on a fresh machine with Python 3.11 or newer; both stand on `make setup`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_NAME ?= first_run
+
+.PHONY: setup run test check bench clean
+
+# The stamp is newer than the lock when everything pinned is installed.
+$(VENV)/runtime: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "kiseki needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "this Python has no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/runtime requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+setup: $(VENV)/runtime
+
+run: setup
+	$(BIN)/python batch_runner.py --dataset_file=examples/prompts.jsonl --batch_size=5 --run_name=$(RUN_NAME) \
+	  --model=builtin/practice $(if $(wildcard data/$(RUN_NAME)/run.db),--resume)
+
+test: setup $(VENV)/dev
+	$(BIN)/python -m pytest -n 4
+
+check: setup $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

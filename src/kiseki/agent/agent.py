@@ -1,0 +1,212 @@
+"""The library's door: one prompt, one agent, one trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
+from kiseki.errors import UsageError
+from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings, resolve_api_key
+from kiseki.models.factory import check_model, is_builtin, open_model
+from kiseki.sandboxes.factory import SandboxSettings, choose_backend
+from kiseki.tools.registry import Tool, tools_in
+from kiseki.tools.toolsets import available_toolsets, load_tools, why_unavailable
+from kiseki.tools.user_tools import load_user_tools
+from kiseki.trajectory.appending import append_line
+from kiseki.trajectory.record import own_messages
+from kiseki.trajectory.sharegpt import Turn, to_sharegpt
+from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec, Usage
+
+COMPLETED_FILE = "trajectory_samples.jsonl"
+OTHER_FILE = "failed_trajectories.jsonl"
+
+
+class AgentResult(msgspec.Struct, frozen=True):
+    """How one conversation went."""
+
+    final_response: str
+    """The model's last text, "" when it gave none."""
+    messages: tuple[Message, ...]
+    """The prompt, then everything that the model and its tools said."""
+    completed: bool
+    partial: bool
+    """Stopped early; `reason` says why. Neither completed nor partial: it failed, `error` says how."""
+    reason: str
+    error: str
+    api_calls: int
+    usage: Usage
+    conversations: tuple[Turn, ...]
+    """The trajectory in ShareGPT form."""
+    record: Record
+
+
+class AIAgent:
+    """An agent with tools in a sandbox of its own for each conversation.
+
+    Raises `UsageError` for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        model: str = "anthropic/claude-sonnet-4.6",
+        *,
+        base_url: str = OPENROUTER_URL,
+        api_key: str | None = None,
+        max_turns: int = 10,
+        enabled_toolsets: Sequence[str] | None = None,
+        disabled_toolsets: Sequence[str] = (),
+        tools: Sequence[Callable[..., Any] | str | Path] = (),
+        save_trajectories: bool = False,
+        output_dir: str | Path = ".",
+        ephemeral_system_prompt: str = "",
+        prefill_messages: Sequence[Mapping[str, str]] = (),
+        providers_allowed: Sequence[str] = (),
+        providers_ignored: Sequence[str] = (),
+        providers_order: Sequence[str] = (),
+        provider_sort: str = "",
+        reasoning_config: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        stream: bool = False,
+        sandbox: str = "auto",
+        prompt_timeout: float = 3600.0,
+        seed: int | None = None,
+    ) -> None:
+        """Check everything; nothing is started yet.
+
+        `enabled_toolsets`: default every toolset that is available. `tools`: functions declared with `@kiseki.tool`, or
+        Python files of such. `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`. `output_dir`: where
+        `save_trajectories` appends. `prompt_timeout`: seconds per conversation. `seed`: sent to the endpoint when given.
+        """
+        reasoning = dict(reasoning_config or {})
+        effort = str(reasoning.get("effort", ""))
+        self.model = ModelSettings(
+            model=model,
+            base_url=base_url,
+            api_key="" if is_builtin(model) else resolve_api_key(base_url, api_key or "", os.environ),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            stream=stream,
+            providers_allowed=tuple(providers_allowed),
+            providers_ignored=tuple(providers_ignored),
+            providers_order=tuple(providers_order),
+            provider_sort=provider_sort,
+            reasoning_effort=effort,
+            reasoning_disabled=reasoning.get("enabled") is False or effort == "none",
+        )
+        check_model(self.model)
+        own = [each for item in tools for each in _own_tools(item)]
+        self.toolsets = _choose_toolsets(enabled_toolsets, disabled_toolsets, own)
+        self.tools = ToolsOfRollout(load_tools(self.toolsets, own))
+        self._settings = RolloutSettings(
+            model=self.model,
+            sandbox=SandboxSettings(backend=choose_backend(sandbox), label=f"agent-{os.getpid()}"),
+            max_turns=max_turns,
+            prompt_timeout=prompt_timeout,
+            ephemeral_system_prompt=ephemeral_system_prompt,
+            prefill=tuple(msgspec.convert([dict(each) for each in prefill_messages], list[Message])),
+            run_tools=tuple(each.name for each in self.tools.toolbox.schemas),
+            pass_seed=seed is not None,
+        )
+        self._seed = seed or 0
+        self._output = Path(output_dir) if save_trajectories else None
+
+    def run_conversation(self, prompt: str) -> AgentResult:
+        """Run one prompt to its end. Works inside a running event loop too (a notebook), on a thread of its own."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.arun(prompt))
+        results: list[AgentResult | BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(asyncio.run(self.arun(prompt)))
+            except BaseException as error:
+                results.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]
+
+    async def arun(self, prompt: str, *, image: str = "", cwd: str = "") -> AgentResult:
+        """Run one prompt to its end. Several may run at once."""
+        if not prompt.strip():
+            raise UsageError("the prompt is empty")
+        spec = RolloutSpec(
+            key=secrets.token_hex(8),
+            prompt=Prompt(index=0, messages=(Message(role="user", content=prompt),), image=image, cwd=cwd),
+            sample_index=0,
+            batch_num=0,
+            attempt=1,
+            seed=self._seed,
+            toolsets=self.toolsets,
+        )
+        model = open_model(self.model)
+        try:
+            record = await run_rollout(spec, self._settings, model, self.tools)
+        finally:
+            await model.close()
+        result = _result(record, self.tools.json)
+        if self._output is not None and record.outcome != "failed":
+            name = COMPLETED_FILE if result.completed else OTHER_FILE
+            append_line(self._output / name, sample_of(result))
+        return result
+
+
+def sample_of(result: AgentResult) -> dict[str, Any]:
+    """One saved trajectory: `conversations`, `timestamp` (UTC), `model`, `completed`."""
+    return {
+        "conversations": result.conversations,
+        "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(result.record.started)),
+        "model": result.record.model,
+        "completed": result.completed,
+    }
+
+
+def _result(record: Record, tools_json: str) -> AgentResult:
+    texts = [each.content for each in own_messages(record) if each.role == "assistant"]
+    return AgentResult(
+        final_response=texts[-1] if texts else "",
+        messages=record.messages,
+        completed=record.outcome == "completed",
+        partial=record.outcome == "partial",
+        reason=record.reason,
+        error=record.error,
+        api_calls=len(record.calls),
+        usage=sum((call.usage for call in record.calls), Usage()),
+        conversations=tuple(to_sharegpt(record.messages, tools_json)),
+        record=record,
+    )
+
+
+def _own_tools(item: Callable[..., Any] | str | Path) -> list[Tool]:
+    if isinstance(item, str | Path):
+        return load_user_tools(item)
+    found = tools_in({"": item})
+    if not found:
+        raise UsageError(f"{getattr(item, '__name__', item)!r} is no tool; declare it with @kiseki.tool(toolset=…)")
+    return found
+
+
+def _choose_toolsets(enabled: Sequence[str] | None, disabled: Sequence[str], own: list[Tool]) -> tuple[str, ...]:
+    own_names = tuple(dict.fromkeys(tool.toolset for tool in own))
+    chosen = available_toolsets() if enabled is None else tuple(enabled)
+    for name in (*chosen, *disabled):
+        if name not in own_names and (why := why_unavailable(name)) and name in chosen:
+            raise UsageError(f"toolset {name!r} is not available: {why}")
+    return tuple(name for name in dict.fromkeys((*chosen, *own_names)) if name not in disabled)

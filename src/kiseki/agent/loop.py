@@ -1,0 +1,127 @@
+"""The agent: ask the model, run the tools that it calls, give it the results, until it answers or a limit ends it.
+
+This module owns the conversation of one rollout and nothing else: it knows no sandbox, no batch and no file. What the model
+gets wrong (an unknown tool, bad JSON, wrong types) goes back to it as that call's result; what the infrastructure gets
+wrong (`ProviderError`, `SandboxError`) goes up to the caller, with the conversation so far still in the `Trace`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from kiseki.models.base import ChatModel, ChatReply, ChatRequest
+from kiseki.tools.registry import Toolbox, ToolContext
+from kiseki.trajectory.sharegpt import is_json_object
+from kiseki.trajectory.types import Message, ModelCall, Outcome, ToolCall, ToolRun
+
+MAX_INVALID_TURNS = 3
+"""So many turns in a row without one valid tool call, and the model is not going to find its way."""
+
+
+class Trace:
+    """What has happened so far: complete after every step, so that a limit or an error loses nothing."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.calls: list[ModelCall] = []
+        self.tool_runs: list[ToolRun] = []
+        self._ids: set[str] = set()
+
+    def add_reply(self, reply: ChatReply) -> Message:
+        """Keep the model's message, with call ids that are unique in the rollout."""
+        message = reply.message
+        if message.tool_calls:
+            calls = tuple(self._with_unique_id(call) for call in message.tool_calls)
+            message = msgspec.structs.replace(message, tool_calls=calls)
+        self.messages.append(message)
+        self.calls.append(reply.call)
+        return message
+
+    def _with_unique_id(self, call: ToolCall) -> ToolCall:
+        number = len(self._ids)
+        new = call.id
+        while not new or new in self._ids:
+            new = f"call_{number}"
+            number += 1
+        self._ids.add(new)
+        return call if new == call.id else msgspec.structs.replace(call, id=new)
+
+    def add_result(self, message: Message, run: ToolRun) -> None:
+        self.messages.append(message)
+        self.tool_runs.append(run)
+
+    def answer_open_calls(self, why: str) -> None:
+        """Give calls that were cut off a result that says so: a call without one would make the row unusable."""
+        answered = {each.tool_call_id for each in self.messages if each.role == "tool"}
+        for message in list(self.messages):
+            for call in message.tool_calls:
+                if call.id not in answered:
+                    self.add_result(*_not_run(call, why, invalid=False))
+
+
+async def run_agent(
+    model: ChatModel,
+    toolbox: Toolbox,
+    context: ToolContext | None,
+    trace: Trace,
+    *,
+    opening: Sequence[Message],
+    max_turns: int,
+    seed: int | None,
+) -> tuple[Outcome, str]:
+    """Run the loop, filling `trace`. Returns the outcome and its reason.
+
+    `opening` is what precedes the rollout's own messages: system prompt, prefill and the prompt. `max_turns` bounds the
+    model calls. Raises `ProviderError` and `SandboxError`.
+    """
+    invalid_turns = 0
+    for _ in range(max_turns):
+        request = ChatRequest(messages=(*opening, *trace.messages), tools=toolbox.schemas, seed=seed)
+        reply = await model.complete(request)
+        message = trace.add_reply(reply)
+        finish = reply.call.finish_reason
+        if not message.tool_calls:
+            return _ending(message, finish)
+        results = await _run_calls(toolbox, context, message.tool_calls, cut_off=finish == "length")
+        for result in results:
+            trace.add_result(*result)
+        invalid_turns = invalid_turns + 1 if all(run.invalid for _, run in results) else 0
+        if invalid_turns == MAX_INVALID_TURNS:
+            return "partial", "invalid_tool_calls"
+    return "partial", "max_turns"
+
+
+def _ending(message: Message, finish_reason: str) -> tuple[Outcome, str]:
+    """What a reply without tool calls means."""
+    if finish_reason in ("length", "content_filter"):
+        return "partial", finish_reason
+    return ("completed", "answered") if message.content.strip() else ("partial", "empty_answer")
+
+
+async def _run_calls(
+    toolbox: Toolbox, context: ToolContext | None, calls: Sequence[ToolCall], *, cut_off: bool
+) -> list[tuple[Message, ToolRun]]:
+    """The calls of one turn, run side by side; results in the order of the calls."""
+
+    async def one(call: ToolCall) -> tuple[Message, ToolRun]:
+        if cut_off and not is_json_object(call.arguments):
+            return _not_run(call, "your reply was cut off at its token limit inside this call; make it shorter", invalid=True)
+        return await toolbox.call(context, call)
+
+    if len(calls) == 1:
+        return [await one(calls[0])]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(call)) for call in calls]
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None  # the first says why; the rest were cancelled because of it
+    return [task.result() for task in tasks]
+
+
+def _not_run(call: ToolCall, why: str, *, invalid: bool) -> tuple[Message, ToolRun]:
+    content = msgspec.json.encode({"error": why}).decode()
+    message = Message(role="tool", content=content, tool_call_id=call.id, name=call.name)
+    return message, ToolRun(call_id=call.id, name=call.name, ok=False, invalid=invalid)

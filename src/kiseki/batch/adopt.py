@@ -1,0 +1,176 @@
+"""Taking over a run folder that has only `batch_*.jsonl` files, written by another tool with this layout.
+
+Its rows become attempts in a new ledger, matched to the dataset by prompt text, as many as there are of each. A torn or
+damaged line costs only itself. The old files are moved to `adopted/`: the run makes its own from the ledger.
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kiseki.batch.plan import prompt_key, rollout_key
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.types import Attempt
+from kiseki.tools.outcome import result_ok
+from kiseki.trajectory.record import encode_record, summarize
+from kiseki.trajectory.sharegpt import Turn, from_sharegpt
+from kiseki.trajectory.types import Message, ModelCall, Prompt, Record, ToolRun
+
+ADOPTED_FOLDER = "adopted"
+GROUP = 200
+"""Rows per transaction."""
+
+
+class _OldMetadata(msgspec.Struct):
+    batch_num: int = -1
+    timestamp: str = ""
+    model: str = ""
+
+
+class _OldRow(msgspec.Struct):
+    """What is read of a row; whatever else it has is passed over."""
+
+    prompt: str = ""
+    conversations: list[Turn] = []
+    metadata: _OldMetadata = msgspec.field(default_factory=_OldMetadata)
+    completed: bool = False
+    api_calls: int = 0
+    toolsets_used: list[str] = []
+    failed: Any = False
+    discarded: Any = None
+
+    def text(self) -> str:
+        human = next((turn.value for turn in self.conversations if turn.role == "human"), "")
+        return human or self.prompt
+
+
+class Adopted(msgspec.Struct):
+    rows: int = 0
+    unmatched: int = 0
+    """Of those, rows whose prompt the dataset does not have; kept all the same."""
+    damaged: int = 0
+    tools: set[str] = set()
+    """Names of the tools used in them."""
+
+
+def batch_files(folder: Path) -> dict[int, Path]:
+    """`batch_N.jsonl` files by N, in order."""
+    found = ((re.fullmatch(r"batch_(\d+)\.jsonl", path.name), path) for path in folder.glob("batch_*.jsonl"))
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def adopt(ledger: Ledger, files: dict[int, Path], log: Callable[[str], None]) -> Adopted:
+    """Take the rows of `files` into the ledger, whose prompts have been planned. `log` gets a line per damaged row."""
+    result = Adopted()
+    db = ledger.db
+    db.execute("CREATE TEMP TABLE old_rows (id INTEGER PRIMARY KEY, text BLOB, batch INTEGER, row BLOB)")
+    db.execute("CREATE INDEX temp.old_text ON old_rows (text)")
+    with ledger.transaction():
+        for batch_num, line, row in _read(files, result, log):
+            db.execute("INSERT INTO old_rows VALUES (NULL, ?, ?, ?)", (_text_hash(row.text()), batch_num, line))
+    group: list[tuple[int, Attempt]] = []
+
+    def take(rollout_id: int, key: str, prompt: Prompt, sample: int, batch_num: int, line: bytes) -> None:
+        record = _to_record(msgspec.json.decode(line, type=_OldRow), key, prompt, sample)
+        result.rows += 1
+        result.tools.update(run.name for run in record.tool_runs)
+        group.append((rollout_id, Attempt(key, summarize(record), encode_record(record), tools_hash="")))
+        db.execute("UPDATE rollouts SET batch_num = ? WHERE id = ?", (batch_num, rollout_id))
+        if len(group) >= GROUP:
+            ledger.commit(group)
+            group.clear()
+
+    for rollout in list(ledger.open_rollouts()):
+        old = db.execute(
+            "SELECT id, batch, row FROM old_rows WHERE text = ? ORDER BY id LIMIT 1", (_text_hash(rollout.prompt.text),)
+        ).fetchone()
+        if old:
+            db.execute("DELETE FROM old_rows WHERE id = ?", (old[0],))
+            key = rollout_key(rollout.prompt_key, rollout.sample_index)
+            take(rollout.rollout_id, key, rollout.prompt, rollout.sample_index, old[1], old[2])
+    for row_id, batch_num, line in db.execute("SELECT id, batch, row FROM old_rows ORDER BY id").fetchall():
+        prompt = Prompt(index=0, messages=(Message(role="user", content=msgspec.json.decode(line, type=_OldRow).text()),))
+        # beyond any number that planning gives to equal rows, so that none of the dataset's is taken for it
+        new_key = prompt_key(prompt, -1 - row_id)
+        prompt_id = db.execute("INSERT INTO prompts (key) VALUES (?)", (new_key,)).lastrowid
+        db.execute("INSERT INTO payloads VALUES (?, ?)", (prompt_id, msgspec.msgpack.encode(prompt)))
+        rollout_id = db.execute("INSERT INTO rollouts (prompt_id, sample_index) VALUES (?, 0)", (prompt_id,)).lastrowid
+        result.unmatched += 1
+        take(rollout_id or 0, rollout_key(new_key, 0), prompt, 0, batch_num, line)
+    ledger.commit(group)
+    db.execute("DROP TABLE old_rows")
+    return result
+
+
+def move_away(folder: Path, files: dict[int, Path]) -> None:
+    """Put the adopted files aside, so that the run's own can take their names."""
+    target = folder / ADOPTED_FOLDER
+    target.mkdir(exist_ok=True)
+    for path in files.values():
+        path.rename(target / path.name)
+
+
+def _read(files: dict[int, Path], result: Adopted, log: Callable[[str], None]) -> Iterator[tuple[int, bytes, _OldRow]]:
+    for batch_num, path in files.items():
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = msgspec.json.decode(line, type=_OldRow)
+                    usable = bool(row.text())
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    usable = False
+                if not usable:
+                    result.damaged += 1
+                    log(f"{path.name} line {number} is damaged and is left out; its prompt will be run again")
+                elif not row.failed:
+                    yield batch_num, line, row
+
+
+def _to_record(row: _OldRow, key: str, prompt: Prompt, sample: int) -> Record:
+    try:
+        messages = [each for each in from_sharegpt(row.conversations) if each.role != "user"]
+    except (ValueError, msgspec.DecodeError):  # another dialect inside the turns: the turns themselves are kept as they are
+        messages = [Message(role="assistant", content=turn.value) for turn in row.conversations if turn.role == "gpt"]
+    completed = row.completed and not row.discarded
+    return Record(
+        key=key,
+        sample_index=sample,
+        attempt=1,
+        seed=0,
+        messages=(*prompt.messages, *messages),
+        prompt_messages=len(prompt.messages),
+        outcome="completed" if completed else "partial",
+        reason="answered" if completed else "adopted",
+        model=row.metadata.model,
+        toolsets=tuple(row.toolsets_used),
+        tools_hash="",
+        calls=(ModelCall(started=0.0, seconds=0.0, usage_reported=False),) * row.api_calls,
+        tool_runs=tuple(
+            ToolRun(call_id=each.tool_call_id, name=each.name, ok=result_ok(each.content))
+            for each in messages
+            if each.role == "tool"
+        ),
+        started=_timestamp(row.metadata.timestamp),
+        adopted_conversation=msgspec.json.encode(row.conversations).decode(),
+    )
+
+
+def _timestamp(text: str) -> float:
+    try:
+        return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return 0.0
+
+
+def _text_hash(text: str) -> bytes:
+    return hashlib.blake2b(text.strip().encode(), digest_size=16).digest()

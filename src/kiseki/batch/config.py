@@ -1,0 +1,67 @@
+"""Everything that a batch run can be told, and what of it makes a run the run it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import is_builtin
+
+
+class BatchConfig(msgspec.Struct, frozen=True):
+    """The flags of `batch_runner.py`, checked for their form. Meaning and defaults: `commands/batch.py`."""
+
+    dataset_file: str
+    batch_size: int
+    run_name: str
+    model: ModelSettings
+    distribution: str = "default"
+    max_turns: int = 10
+    num_workers: int = 4
+    concurrency: int | None = None
+    engine: str = "auto"
+    resume: bool = False
+    force_config: bool = False
+    verbose: bool = False
+    max_samples: int | None = None
+    num_samples: int = 1
+    seed: int | None = None
+    sandbox: str = "auto"
+    prompt_timeout: float = 3600.0
+    max_attempts: int = 3
+    ephemeral_system_prompt: str = ""
+    prefill_messages_file: str = ""
+    tools: tuple[str, ...] = ()
+    output_dir: str = "data"
+    reasoning_filter: str = "auto"
+    skip_unavailable: bool = False
+    log_prefix_chars: int = 100
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output_dir) / self.run_name
+
+    @property
+    def filters_reasoning(self) -> bool:
+        """What `auto` means: on, unless reasoning was switched off."""
+        return self.reasoning_filter == "on" or (self.reasoning_filter == "auto" and not self.model.reasoning_disabled)
+
+    @property
+    def reasoning_words(self) -> str:
+        return "disabled" if self.model.reasoning_disabled else self.model.reasoning_effort
+
+
+def default_concurrency(model: str) -> int:
+    """Rollouts at once when the user did not say.
+
+    The built-in model is pure CPU: more than a few per core only wait for each other. An endpoint is waited for, so memory
+    is the bound: 64 MB for each rollout's sandbox with a command in it, within half of what is free, 256 at most (what
+    common rate limits carry).
+    """
+    if is_builtin(model):
+        return 4 * (os.cpu_count() or 1)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(8, min(256, free // 2 // (64 << 20)))

@@ -1,0 +1,154 @@
+"""Everything about a run that can be found out, and refused, before anything is created or paid for."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from kiseki.agent.rollout import tools_json
+from kiseki.batch.adopt import batch_files
+from kiseki.batch.config import BatchConfig
+from kiseki.batch.prompts import HF_PREFIX, read_prompts, to_prompt
+from kiseki.errors import UsageError
+from kiseki.ledger.ledger import LEDGER_NAME, Ledger
+from kiseki.ledger.types import RunInfo
+from kiseki.models.factory import check_model, is_builtin
+from kiseki.sandboxes.factory import choose_backend
+from kiseki.tools.distributions import Distribution, draw, get_distribution
+from kiseki.tools.registry import Tool
+from kiseki.tools.toolsets import load_tools, why_unavailable
+from kiseki.tools.user_tools import load_user_tools
+from kiseki.trajectory.types import Message
+
+
+class Toolsets(msgspec.Struct, frozen=True):
+    """What the distribution offers in this run."""
+
+    distribution: Distribution
+    available: frozenset[str]
+    unavailable: dict[str, str]
+    """Toolset → why."""
+    own: tuple[Tool, ...]
+    always: tuple[str, ...]
+    """Toolsets of the user's tools that the distribution does not name: on in every rollout."""
+    tools: tuple[Tool, ...]
+    """Every tool of the run."""
+
+    def draw(self, seed: int, key: str) -> tuple[str, ...]:
+        return (*draw(self.distribution, seed, key, set(self.available)), *self.always)
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A run that is known to be able to start."""
+
+    toolsets: Toolsets
+    backend: str
+    prefill: tuple[Message, ...]
+    info: RunInfo
+    old_files: dict[int, Path]
+    """Batch files of another tool, to be adopted."""
+
+
+def prepare(config: BatchConfig) -> Prepared:
+    """Check all that can be checked. Raises `UsageError` or `DatasetError`; creates nothing."""
+    toolsets = prepare_toolsets(config)
+    check_model(config.model)
+    backend = choose_backend(config.sandbox)
+    prefill = read_prefill(config.prefill_messages_file)
+    if not config.dataset_file.startswith(HF_PREFIX) and not Path(config.dataset_file).is_file():
+        next(read_prompts(config.dataset_file))  # which says what is wrong with it
+    return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), check_folder(config))
+
+
+def prepare_toolsets(config: BatchConfig) -> Toolsets:
+    """Which toolsets the run has. Raises `UsageError` for one that is not available, unless told to go on without."""
+    own = tuple(tool for file in config.tools for tool in load_user_tools(file))
+    own_names = {tool.toolset for tool in own}
+    distribution = get_distribution(config.distribution)
+    named = [name for name, percent in distribution.toolsets.items() if percent > 0]
+    unavailable = {name: why for name in named if name not in own_names and (why := why_unavailable(name))}
+    if unavailable and not (config.skip_unavailable or is_builtin(config.model.model)):
+        listed = "; ".join(f"{name}: {why}" for name, why in unavailable.items())
+        raise UsageError(
+            f"distribution {distribution.name!r} has toolsets that are not available ({listed}); "
+            "--skip_unavailable runs without them, --list_distributions shows the others"
+        )
+    available = frozenset(name for name in named if name not in unavailable)
+    always = tuple(sorted(own_names - set(named)))
+    if not available and not always:
+        raise UsageError(f"none of the toolsets of distribution {distribution.name!r} is available ({', '.join(unavailable)})")
+    tools = load_tools((*sorted(available), *always), list(own))
+    return Toolsets(distribution, available, unavailable, own, always, tuple(tools))
+
+
+def read_prefill(file: str) -> tuple[Message, ...]:
+    """The few-shot messages of `--prefill_messages_file`: a JSON array of {role, content}."""
+    if not file:
+        return ()
+    try:
+        listed = msgspec.json.decode(Path(file).read_bytes())
+        messages = to_prompt(0, {"prompt": [*listed, {"role": "user", "content": "."}]}).messages[:-1]
+    except OSError as error:
+        raise UsageError(f"cannot read --prefill_messages_file {file}: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        reason = str(error).replace("'prompt'", "the array")
+        raise UsageError(f"--prefill_messages_file {file} must hold a JSON array of {{role, content}}: {reason}") from error
+    return messages
+
+
+def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ...]) -> RunInfo:
+    schemas = tools_json(sorted(toolsets.tools, key=lambda tool: tool.name))
+    return RunInfo(
+        run_name=config.run_name,
+        model=config.model.model,
+        distribution=config.distribution,
+        distribution_toolsets=dict(toolsets.distribution.toolsets),
+        batch_size=config.batch_size,
+        num_samples=config.num_samples,
+        max_turns=config.max_turns,
+        max_tokens=config.model.max_tokens,
+        temperature=config.model.temperature,
+        top_p=config.model.top_p,
+        seed=config.seed or 0,
+        reasoning=config.reasoning_words,
+        reasoning_filter=config.reasoning_filter,
+        ephemeral_system_prompt=config.ephemeral_system_prompt,
+        prefill=msgspec.json.encode(prefill).decode() if prefill else "",
+        tools=hashlib.blake2b(schemas.encode(), digest_size=8).hexdigest(),
+    )
+
+
+MAY_CHANGE = ("run_name", "batch_size", "num_samples")
+"""Of `RunInfo`, what a resume may change without mixing two kinds of rows."""
+
+
+def check_same_run(ledger: Ledger, info: RunInfo, config: BatchConfig) -> None:
+    """Raises `UsageError` with the difference when the run began with other settings."""
+    began = ledger.get_meta("run")
+    (attempts,) = ledger.db.execute("SELECT count(*) FROM attempts").fetchone()
+    if not began or not attempts or config.force_config:
+        return
+    old = msgspec.json.decode(began, type=RunInfo)
+    differences = [
+        f"{field}: {getattr(old, field)!r} → {getattr(info, field)!r}"
+        for field in info.__struct_fields__
+        if field not in MAY_CHANGE and getattr(old, field) != getattr(info, field)
+    ]
+    if differences:
+        raise UsageError(
+            f"{config.folder} was begun with other settings ({'; '.join(differences)}); "
+            "use those, another --run_name, or --force_config to mix them"
+        )
+
+
+def check_folder(config: BatchConfig) -> dict[int, Path]:
+    """Files of another tool to adopt. Raises `UsageError` when there are results and `--resume` was not given."""
+    folder = config.folder
+    if Path(config.run_name).name != config.run_name or config.run_name in ("", ".", ".."):
+        raise UsageError(f"--run_name must be a plain folder name, not {config.run_name!r}")
+    old_files = batch_files(folder)
+    if not config.resume and (old_files or (folder / "trajectories.jsonl").exists()):
+        raise UsageError(f"{folder} already has results; --resume goes on with them, another --run_name starts afresh")
+    return {} if (folder / LEDGER_NAME).exists() else old_files

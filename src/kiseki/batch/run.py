@@ -1,0 +1,215 @@
+"""One session of a batch run, from settings to files: check, plan, drive, make the views, report."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from kiseki.agent.rollout import RolloutSettings
+from kiseki.batch.adopt import adopt, move_away
+from kiseki.batch.config import BatchConfig, default_concurrency
+from kiseki.batch.driver import Driver, Tally
+from kiseki.batch.engines import Engine, InProcess, Processes
+from kiseki.batch.plan import Plan, make_plan
+from kiseki.batch.prepare import Prepared, check_same_run, prepare
+from kiseki.batch.progress import Progress
+from kiseki.batch.prompts import BadRow, read_prompts
+from kiseki.errors import UsageError
+from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.sandboxes.factory import SandboxSettings
+from kiseki.sandboxes.local import LOCAL_WARNING
+from kiseki.views.bar import counting_bar
+from kiseki.views.build import Views, ViewSettings, load_view_settings, save_view_settings
+from kiseki.views.files import replacing
+from kiseki.views.finish import finish_views
+from kiseki.views.report import print_report
+
+DONE, FAILED, INTERRUPTED = 0, 3, 130
+SKIPPED_ROWS = "skipped_rows.jsonl"
+BAD_ROWS_SHOWN = 10
+"""Unusable rows named on the screen; all of them are in `skipped_rows.jsonl`."""
+
+
+def run_batch(config: BatchConfig, console: Console) -> int:
+    """Run (or go on with) a batch run. Returns the exit status.
+
+    Raises `UsageError`, `DatasetError` and `LedgerError` before anything is created or paid for; `KeyboardInterrupt` when
+    the user wanted out at once.
+    """
+    prepared = prepare(config)
+    created = not config.folder.exists()
+    config.folder.mkdir(parents=True, exist_ok=True)
+    ledger = open_ledger(config.folder, create=True)
+    try:
+        check_same_run(ledger, prepared.info, config)
+        without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
+        ledger.start_session(msgspec.json.encode(without_key).decode())
+        plan = plan_run(ledger, config, console, prepared.old_files)
+        return _run(config, console, prepared, ledger, plan)
+    except UsageError:
+        if created:  # nothing was to be run: take back what was only just made
+            for path in config.folder.iterdir():
+                path.unlink()
+            config.folder.rmdir()
+        raise
+    finally:
+        ledger.close()
+
+
+def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledger, plan: Plan) -> int:
+    toolsets = prepared.toolsets
+    names = tuple(tool.name for tool in toolsets.tools)
+    adopted = tuple(ledger.get_meta("adopted_tools").split())
+    view_settings = ViewSettings(config.filters_reasoning, tuple(dict.fromkeys((*names, *adopted))))
+    rebuild = plan.moved > 0 or load_view_settings(ledger) not in (None, view_settings)
+    ledger.set_meta("run", msgspec.json.encode(prepared.info).decode())
+    save_view_settings(ledger, view_settings)
+    settings = RolloutSettings(
+        model=config.model,
+        sandbox=SandboxSettings(backend=prepared.backend, label=run_label(config.folder)),
+        max_turns=config.max_turns,
+        prompt_timeout=config.prompt_timeout,
+        ephemeral_system_prompt=config.ephemeral_system_prompt,
+        prefill=prepared.prefill,
+        tool_files=tuple(str(Path(file).resolve()) for file in config.tools),
+        run_tools=names,
+        pass_seed=config.seed is not None,
+        unavailable=tuple(toolsets.unavailable),
+    )
+    views = Views(ledger, view_settings)
+    _say_what_runs(config, console, prepared, plan)
+    interrupted = False
+    if plan.to_run:
+        tally = Tally(total=plan.rollouts, done=plan.done)
+        engine = choose_engine(config, settings, plan.to_run)
+        with Progress(console, tally, verbose=config.verbose) as progress:
+            driver = Driver(
+                ledger,
+                engine,
+                views,
+                batches=plan.batches,
+                tally=tally,
+                draw=lambda key: toolsets.draw(prepared.info.seed, key),
+                run_seed=prepared.info.seed,
+                max_attempts=config.max_attempts,
+                reasoning_filter=config.filters_reasoning,
+                preview_chars=config.log_prefix_chars,
+                log=progress.log,
+                detail=progress.detail,
+            )
+            interrupted = asyncio.run(_drive(driver, progress.log))
+    statistics = finish_views(ledger, views, view_settings, console, rebuild=rebuild)
+    print_report(console, statistics)
+    console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
+    if interrupted:
+        console.print(Text("interrupted: everything done is saved; the same command with --resume goes on"), style="yellow")
+        return INTERRUPTED
+    if failed := statistics.outcomes["failed"]:
+        console.print(Text(f"{failed} rollouts failed; the same command with --resume tries them again"), style="yellow")
+        return FAILED
+    return DONE
+
+
+async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:
+    """Run to the end or to the user's Ctrl-C. Returns whether it was interrupted."""
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            log("stopping: what runs gets a few seconds to finish; Ctrl-C once more stops at once")
+            driver.stop()
+        else:
+            driver.stop_now()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    await driver.run()
+    if signals > 1:
+        raise KeyboardInterrupt
+    return signals > 0
+
+
+def run_label(folder: Path) -> str:
+    """Names this run's sandboxes on the machine, so that what a killed session left can be told from other runs'."""
+    return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
+
+
+def plan_run(ledger: Ledger, config: BatchConfig, console: Console, old_files: dict[int, Path]) -> Plan:
+    """Plan the dataset, adopt `old_files`, name unusable rows."""
+    (attempts,) = ledger.db.execute("SELECT count(*) FROM attempts").fetchone()
+    if attempts and not config.resume:
+        raise UsageError(f"{config.folder} already has results; --resume goes on with them")
+
+    def plan(bad_row: Callable[[BadRow], None], first_batch: int) -> Plan:
+        with counting_bar(console, "reading the dataset") as planned:
+            return make_plan(
+                ledger,
+                read_prompts(config.dataset_file, config.max_samples),
+                num_samples=config.num_samples,
+                batch_size=config.batch_size,
+                first_batch=first_batch,
+                bad_row=bad_row,
+                planned=planned,
+            )
+
+    first_batch = max(old_files, default=-1) + 1
+    shown: list[BadRow] = []
+    with replacing(config.folder / SKIPPED_ROWS) as file:
+
+        def bad_row(row: BadRow) -> None:
+            file.write(msgspec.json.encode(row) + b"\n")
+            if len(shown) < BAD_ROWS_SHOWN:
+                shown.append(row)
+
+        made = plan(bad_row, first_batch)
+    if made.bad_rows:
+        for row in shown:
+            console.print(Text(f"{config.dataset_file} line {row.line}: skipped, {row.reason}"), style="yellow", soft_wrap=True)
+        more = f"; the first {len(shown)} are above" if made.bad_rows > len(shown) else ""
+        where = config.folder / SKIPPED_ROWS
+        console.print(Text(f"{made.bad_rows} unusable rows skipped, listed in {where}{more}"), style="yellow", soft_wrap=True)
+    else:
+        (config.folder / SKIPPED_ROWS).unlink()
+    if old_files:
+        adopted = adopt(ledger, old_files, lambda line: console.print(Text(line), style="yellow", soft_wrap=True))
+        ledger.set_meta("adopted_tools", " ".join(sorted(adopted.tools)))
+        move_away(config.folder, old_files)
+        console.print(
+            f"adopted {adopted.rows} rows of {len(old_files)} batch files ({adopted.damaged} damaged,"
+            f" {adopted.unmatched} whose prompt is not in the dataset)"
+        )
+        made = plan(lambda row: None, first_batch)
+    return made
+
+
+def choose_engine(config: BatchConfig, settings: RolloutSettings, rollouts: int) -> Engine:
+    concurrency = min(config.concurrency or default_concurrency(config.model.model), rollouts)
+    if config.engine == "inprocess" or (config.engine == "auto" and min(config.num_workers, concurrency) == 1):
+        return InProcess(settings, concurrency)
+    return Processes(settings, concurrency, config.num_workers)
+
+
+def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, plan: Plan) -> None:
+    toolsets = prepared.toolsets
+    lines = [
+        f"run {config.run_name}: {plan.prompts:,} prompts, {plan.to_run:,} rollouts to run in {len(plan.batches):,} batches"
+        + (f" ({plan.done:,} done before)" if plan.done else ""),
+        f"model {config.model.model}, distribution {config.distribution}, sandbox {prepared.backend}",
+        f"toolsets: {', '.join((*sorted(toolsets.available), *toolsets.always))}",
+    ]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    for name, why in toolsets.unavailable.items():
+        console.print(Text(f"without toolset {name}: {why}"), style="yellow", soft_wrap=True)
+    if prepared.backend == "local":
+        console.print(Text(LOCAL_WARNING), style="yellow", soft_wrap=True)

@@ -1,0 +1,97 @@
+"""A worker: runs rollouts on one event loop. The same code in the driver's process, in a worker process and on other machines.
+
+`python -m kiseki.batch.worker FD` is a worker process: it speaks frames (`batch/frames.py`) over the socket FD: settings
+first, then specs in and attempts out. When its driver is gone it cancels everything, closes the sandboxes and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
+from kiseki.batch import frames
+from kiseki.ledger.types import Attempt
+from kiseki.models.base import ChatModel
+from kiseki.models.factory import open_model
+from kiseki.tools.toolsets import load_tools
+from kiseki.tools.user_tools import load_user_tools
+from kiseki.trajectory.record import encode_record, summarize
+from kiseki.trajectory.types import RolloutSpec
+
+
+class Worker:
+    """Model, tools and settings, ready to run any number of rollouts side by side."""
+
+    def __init__(self, settings: RolloutSettings) -> None:
+        self._settings = settings
+        self._model: ChatModel = open_model(settings.model)
+        self._own_tools = [each for file in settings.tool_files for each in load_user_tools(file)]
+        self._combinations: dict[tuple[str, ...], ToolsOfRollout] = {}
+        self._sent_tools: set[str] = set()
+
+    async def run(self, spec: RolloutSpec) -> Attempt:
+        """One rollout, ready for the ledger. Raises nothing but `CancelledError`."""
+        tools = self._tools(spec.toolsets)
+        record = await run_rollout(spec, self._settings, self._model, tools)
+        new = tools.hash not in self._sent_tools
+        self._sent_tools.add(tools.hash)
+        return Attempt(
+            key=spec.key,
+            summary=summarize(record),
+            record=encode_record(record),
+            tools_hash=tools.hash,
+            tools_json=tools.json if new else "",
+        )
+
+    def _tools(self, toolsets: tuple[str, ...]) -> ToolsOfRollout:
+        if toolsets not in self._combinations:
+            self._combinations[toolsets] = ToolsOfRollout(load_tools(toolsets, self._own_tools))
+        return self._combinations[toolsets]
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+async def _serve(connection: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=connection, limit=frames.MAX_FRAME)
+    settings = await frames.receive(reader, RolloutSettings)
+    if settings is None:
+        return
+    worker = Worker(settings)
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(spec: RolloutSpec) -> None:
+        frames.send(writer, await worker.run(spec))
+        await writer.drain()
+
+    try:
+        while (spec := await frames.receive(reader, RolloutSpec)) is not None:
+            task = asyncio.create_task(one(spec))
+            running.add(task)
+            task.add_done_callback(running.discard)
+    finally:  # the driver said so, or is gone: nobody waits for what still runs
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await worker.close()
+
+
+def main() -> None:
+    # Ctrl-C goes to the whole terminal group; what it means for a run is the driver's to say
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    except (ConnectionError, asyncio.IncompleteReadError):
+        os._exit(1)  # the driver is gone, and with it whoever would read more
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

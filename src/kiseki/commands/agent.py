@@ -1,0 +1,135 @@
+"""`kiseki agent` (`run_agent.py`): one prompt → one trajectory."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from kiseki.commands.flags import Parser, at_least, names, one_of
+from kiseki.commands.model_flags import add_model_flags, model_settings
+from kiseki.errors import UsageError
+
+EPILOG = """\
+examples:
+  kiseki agent --query "How many lines of Python are in this folder?" --model=builtin/practice
+  kiseki agent --query "Write and test a Roman numeral parser" --enabled_toolsets=terminal,file --save_trajectories
+  kiseki agent --list_tools
+
+exit status: 0 done; 2 unusable arguments; 3 the rollout failed; 1 anything unexpected"""
+
+
+def build_parser(prog: str = "kiseki agent") -> Parser:
+    parser = Parser(prog, "Run one prompt through a tool-using agent.", EPILOG)
+    flag, switch = parser.flag, parser.switch
+    main = parser.add_argument_group("the prompt")
+    flag(main, "query", str, "what the agent is asked")
+    switch(main, "list_tools", "print the tools by toolset and exit")
+    switch(main, "save_trajectories", "append to trajectory_samples.jsonl if completed, else to failed_trajectories.jsonl")
+    switch(main, "save_sample", "write the trajectory to a file of its own, sample_XXXXXXXX.json")
+    switch(main, "verbose", "show tool results in full")
+    flag(main, "log_prefix_chars", at_least(0), "length of previews on the screen", 100)
+    add_model_flags(parser)
+    agent = parser.add_argument_group("the agent")
+    flag(agent, "max_turns", at_least(1), "model calls at most", 10)
+    flag(agent, "prompt_timeout", at_least(0.001, float), "seconds at most", 3600.0)
+    flag(agent, "enabled_toolsets", names, "only these toolsets (comma-separated; default: every one that is available)")
+    flag(agent, "disabled_toolsets", names, "not these toolsets (comma-separated)", ())
+    flag(agent, "tools", names, "Python files with tools of your own (comma-separated)", ())
+    flag(agent, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
+    flag(agent, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
+    flag(agent, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
+    flag(agent, "seed", int, "sent to the model's endpoint")
+    return parser
+
+
+def main(argv: Sequence[str], prog: str = "kiseki agent") -> int:
+    flags = build_parser(prog).parse(argv)
+    if flags.list_tools:
+        return _list_tools(flags.tools)
+    if not flags.query:
+        raise UsageError(f"missing --query; {prog} --help shows an example")
+    return _run(flags)
+
+
+def _list_tools(files: tuple[str, ...]) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kiseki.tools.toolsets import MODULES, NOT_IN_THIS_VERSION, load_tools, why_unavailable
+    from kiseki.tools.user_tools import load_user_tools
+
+    own = [tool for file in files for tool in load_user_tools(file)]
+    table = Table("toolset", "tool", "what it does")
+    for name in dict.fromkeys((*MODULES, *NOT_IN_THIS_VERSION, *(tool.toolset for tool in own))):
+        why = "" if any(tool.toolset == name for tool in own) else why_unavailable(name)
+        if why:
+            table.add_row(name, "–", f"not available: {why}")
+            continue
+        for tool in load_tools((name,), [each for each in own if each.toolset == name]):
+            table.add_row(name, tool.name, tool.schema.description.split(". ")[0])
+    Console().print(table)
+    return 0
+
+
+def _run(flags: argparse.Namespace) -> int:
+    import msgspec
+    from rich.console import Console
+    from rich.text import Text
+
+    from kiseki.agent.agent import AIAgent, sample_of
+    from kiseki.batch.prepare import read_prefill
+    from kiseki.trajectory.record import own_messages
+
+    console = Console()
+    model = model_settings(flags)
+    agent = AIAgent(
+        model.model,
+        base_url=model.base_url,
+        api_key=model.api_key,
+        max_turns=flags.max_turns,
+        enabled_toolsets=flags.enabled_toolsets,
+        disabled_toolsets=flags.disabled_toolsets,
+        tools=flags.tools,
+        save_trajectories=flags.save_trajectories,
+        ephemeral_system_prompt=flags.ephemeral_system_prompt,
+        prefill_messages=[{"role": each.role, "content": each.content} for each in read_prefill(flags.prefill_messages_file)],
+        providers_allowed=model.providers_allowed,
+        providers_ignored=model.providers_ignored,
+        providers_order=model.providers_order,
+        provider_sort=model.provider_sort,
+        reasoning_config={"enabled": False} if model.reasoning_disabled else {"effort": model.reasoning_effort},
+        max_tokens=model.max_tokens,
+        temperature=model.temperature,
+        top_p=model.top_p,
+        stream=model.stream,
+        sandbox=flags.sandbox,
+        prompt_timeout=flags.prompt_timeout,
+        seed=flags.seed,
+    )
+    result = agent.run_conversation(flags.query)
+    limit = None if flags.verbose else flags.log_prefix_chars
+
+    def show(label: str, text: str, style: str) -> None:
+        text = text if limit is None or len(text) <= limit else f"{text[:limit]}…"
+        console.print(Text(f"{label} {text}", style=style), soft_wrap=True)
+
+    for message in own_messages(result.record):
+        if message.reasoning:
+            show("thinks", message.reasoning, "dim")
+        for call in message.tool_calls:
+            show(f"calls {call.name}", call.arguments, "cyan")
+        if message.role == "tool":
+            show("result", message.content, "green")
+    if result.final_response:
+        console.print(Text(result.final_response))
+    if result.error:
+        console.print(Text(f"failed: {result.record.error_class}: {result.error}"), style="red", soft_wrap=True)
+        return 3
+    console.print(Text(f"{result.reason}, {result.api_calls} model calls, ${result.usage.cost:.4f}"), style="dim")
+    if flags.save_sample:
+        path = Path(f"sample_{secrets.token_hex(4)}.json")
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(sample_of(result) | {"query": flags.query}), indent=2))
+        console.print(Text(f"saved {path}"))
+    return 0

@@ -1,0 +1,89 @@
+"""`kiseki batch` (`batch_runner.py`): a dataset of prompts → trajectories."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from kiseki.commands.flags import Parser, at_least, names, one_of
+from kiseki.commands.model_flags import add_model_flags, model_settings
+from kiseki.errors import UsageError
+
+EPILOG = """\
+examples:
+  kiseki batch --dataset_file=examples/prompts.jsonl --batch_size=5 --run_name=first --model=builtin/practice
+  kiseki batch --dataset_file=prompts.jsonl --batch_size=100 --run_name=my_run --distribution=terminal_only --num_workers=2
+  kiseki batch --dataset_file=prompts.jsonl --batch_size=100 --run_name=my_run --distribution=terminal_only --resume
+
+exit status: 0 done; 2 unusable arguments or input; 3 finished, but some rollouts failed (--resume tries them again);
+130 interrupted (everything done is saved); 1 anything unexpected"""
+
+
+def build_parser(prog: str = "kiseki batch") -> Parser:
+    parser = Parser(prog, "Run a dataset of prompts through a tool-using agent and write the trajectories.", EPILOG)
+    flag, switch = parser.flag, parser.switch
+    main = parser.add_argument_group("the run")
+    flag(main, "dataset_file", str, "JSONL with a 'prompt' in each row; also .gz, .zst, .parquet, .csv, hf://org/name[:split]")
+    flag(main, "batch_size", at_least(1), "prompts per batch: the unit of files and checkpoints")
+    flag(main, "run_name", str, "output goes to data/RUN_NAME/")
+    flag(main, "distribution", str, "toolset distribution: a name, or FILE.yaml[:NAME]", "default")
+    switch(main, "list_distributions", "print the distributions and exit")
+    switch(main, "resume", "go on with an interrupted run")
+    flag(main, "max_samples", at_least(1), "only the first so many usable rows (default: all)")
+    flag(main, "num_samples", at_least(1), "rollouts per prompt", 1)
+    flag(main, "output_dir", str, "folder of the run folders", "data")
+    flag(
+        main,
+        "seed",
+        int,
+        "of every draw; given, it is also sent to the model's endpoint, varied per rollout (default: 0, not sent)",
+    )
+    switch(main, "force_config", "resume although the settings differ from those that the run began with")
+    switch(main, "verbose", "log every failure and retry")
+    flag(main, "log_prefix_chars", at_least(0), "length of previews in log lines", 100)
+    add_model_flags(parser)
+    agent = parser.add_argument_group("the agent")
+    flag(agent, "max_turns", at_least(1), "model calls per rollout at most", 10)
+    flag(agent, "prompt_timeout", at_least(0.001, float), "seconds per rollout at most, sandbox start included", 3600.0)
+    flag(agent, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
+    flag(agent, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
+    flag(agent, "tools", names, "Python files with tools of your own (comma-separated)", ())
+    switch(agent, "skip_unavailable", "run without the distribution's toolsets that are not available here")
+    flag(agent, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
+    engine = parser.add_argument_group("running it")
+    flag(engine, "num_workers", at_least(1), "worker processes", 4)
+    flag(engine, "concurrency", at_least(1), "rollouts at once in the whole run (default: by the machine)")
+    flag(engine, "engine", one_of("auto", "inprocess", "processes"), "where rollouts run", "auto")
+    flag(engine, "max_attempts", at_least(1), "attempts per rollout and session before it counts as failed", 3)
+    flag(
+        engine,
+        "reasoning_filter",
+        one_of("auto", "on", "off"),
+        "discard rollouts without any reasoning; auto: unless it was disabled",
+        "auto",
+    )
+    return parser
+
+
+def main(argv: Sequence[str], prog: str = "kiseki batch") -> int:
+    parser = build_parser(prog)
+    flags = parser.parse(argv)
+    if flags.list_distributions:
+        from kiseki.tools.distributions import format_table
+
+        sys.stdout.write(format_table() + "\n")
+        return 0
+    if missing := [f"--{name}" for name in ("dataset_file", "batch_size", "run_name") if getattr(flags, name) is None]:
+        raise UsageError(f"missing {', '.join(missing)}; {prog} --help shows an example")
+    return _run(flags)
+
+
+def _run(flags: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kiseki.batch.config import BatchConfig
+    from kiseki.batch.run import run_batch
+
+    own = {name: value for name, value in vars(flags).items() if name in BatchConfig.__struct_fields__ and name != "model"}
+    return run_batch(BatchConfig(model=model_settings(flags), **own), Console())

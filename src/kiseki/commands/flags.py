@@ -1,0 +1,121 @@
+"""Flags as every command takes them: `--flag_name=value`, `--flag-name value`, booleans bare; one clear line when wrong."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kiseki.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Long flags only, never abbreviated, `_` and `-` the same; raises `UsageError` instead of printing the usage."""
+
+    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=_width()),
+        )
+
+    def flag(self, group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], help: str, default: Any = None) -> None:
+        """One flag with a value. `kind` turns the text into it, raising `ValueError` with the reason."""
+        shown = "" if default in (None, "", ()) else f" (default: {default})"
+        metavar = name.rsplit("_", 1)[-1].upper()
+        group.add_argument(
+            f"--{name}", type=_named(kind), default=default, help=f"{help}{shown}".replace("%", "%%"), metavar=metavar
+        )
+
+    def switch(self, group: argparse._ArgumentGroup, name: str, help: str) -> None:
+        """A boolean: bare, or with `=true` or `=false`."""
+        group.add_argument(f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=help, metavar="true|false")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Raises `UsageError`: an unknown flag (with the likely one), a bad value, a missing flag."""
+        return self.parse_args([_normal(each) for each in argv])
+
+    def error(self, message: str) -> NoReturn:
+        if unknown := re.search(r"unrecognized arguments: (.*)", message):
+            first = unknown[1].split(" ")[0]
+            known = [option for action in self._actions for option in action.option_strings]
+            close = difflib.get_close_matches(first.split("=")[0], known, 1)
+            hint = f"; did you mean {close[0]}?" if close else f"; {self.prog} --help lists the flags"
+            raise UsageError(f"unknown {'flag' if first.startswith('-') else 'argument'} {first}{hint}")
+        if missing := re.search(r"the following arguments are required: (.*)", message):
+            raise UsageError(f"missing {missing[1]}; {self.prog} --help shows an example")
+        raise UsageError(message.removeprefix("argument "))
+
+
+def _width() -> int:
+    return min(120, int(os.environ.get("COLUMNS") or 0) or 110)
+
+
+def _normal(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name[:2] + name[2:].replace("-", "_") + equals + value
+
+
+def _named(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            reason = "a whole number is needed" if kind is int else str(error)
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: {reason}") from error
+
+    return convert
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "1", "yes", "on"):
+        return True
+    if text.lower() in ("false", "0", "no", "off"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+# ---- kinds of values ----------------------------------------------------------------------------------------------------
+
+
+def at_least(minimum: float, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
+    """A number not below `minimum`."""
+
+    def convert(text: str) -> int | float:
+        try:
+            number = kind(text)
+        except ValueError:
+            raise ValueError(f"{'a whole number' if kind is int else 'a number'} is needed") from None
+        if not number >= minimum:
+            raise ValueError(f"it must be at least {minimum:g}")
+        return number
+
+    return convert
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in choices:
+            close = difflib.get_close_matches(text, choices, 1)
+            raise ValueError(f"it must be one of {', '.join(choices)}" + (f"; did you mean {close[0]}?" if close else ""))
+        return text
+
+    return convert
+
+
+def names(text: str) -> tuple[str, ...]:
+    """A comma-separated list."""
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def complain(error: Exception) -> None:
+    """The one line on stderr."""
+    print(f"kiseki: {error}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,76 @@
+"""`kiseki mock-server`: a fault-injecting OpenAI-compatible model on loopback, for tries without a key and for load tests."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from kiseki.errors import UsageError
+from kiseki.models.mock_script import FAULT_KINDS, REASONING_FIELDS, MockConfig, load_script
+
+DEFAULT_PORT = 8099
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every flag in both spellings: `--flag_name` and `--flag-name`."""
+    parser = argparse.ArgumentParser(
+        prog="kiseki mock-server", description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.epilog = (
+        "A script is JSON or YAML, the first rule that matches the last user text wins:\n"
+        '  [{"match": "weather", "turns": [{"tool_calls": [{"name": "terminal", "arguments": {"command": "date"}}]},\n'
+        '                                  {"content": "{{last_tool_result}}", "fault": {"kind": "error_503", "times": 1}}]}]\n'
+        f"Kinds of fault: {', '.join(FAULT_KINDS)}."
+    )
+
+    def add(name: str, **options: Any) -> None:
+        spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        parser.add_argument(*spellings, **options)
+
+    add("port", type=int, default=DEFAULT_PORT, help=f"port on 127.0.0.1, 0 for a free one (default {DEFAULT_PORT})")
+    add("script", type=Path, metavar="FILE", help="scripted conversations (default: tool turns, then an answer)")
+    add("turns", type=int, default=1, metavar="N", help="tool turns of the default script before its answer (default 1)")
+    add("tool", default="terminal", help="tool that the default script calls; if not offered, the first one (default terminal)")
+    fields = ", ".join(REASONING_FIELDS)
+    add("reasoning_field", default="reasoning_content", metavar="FIELD", help=f"where reasoning stands in a reply: {fields}")
+    add("latency", type=float, default=0.0, metavar="SECONDS", help="from request to answer (default 0)")
+    add("jitter", type=float, default=0.0, metavar="SECONDS", help="at most added to the latency (default 0)")
+    add("fault", action="append", default=[], metavar="KIND=RATE", help="probability of a kind of fault; may be repeated")
+    add("rate_limit_every", type=int, default=0, metavar="K", help="every K-th request gets a 429 (default: none)")
+    add("max_in_flight", type=int, default=0, metavar="N", help="more requests than N at once get a 429 (default: no limit)")
+    add("retry_after", type=float, default=1.0, metavar="SECONDS", help="told with every 429 (default 1)")
+    add("seed", type=int, default=0, help="of faults and jitter (default 0)")
+    add("record", type=int, default=0, metavar="N", help="keep the last N requests for GET /stats?log=1 (default 0)")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Serve until interrupted. Raises UsageError for what cannot be used."""
+    options = vars(build_parser().parse_args(argv))
+    port, script, rates = options.pop("port"), options.pop("script"), options.pop("fault")
+    try:
+        config = MockConfig(script=load_script(script) if script else (), faults=dict(map(_rate, rates)), **options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    from kiseki.models.mock_server import serve
+
+    def started(actual: int) -> None:
+        print(f"Serving http://127.0.0.1:{actual}/v1 (statistics at /stats); Ctrl-C ends it.", flush=True)  # noqa: T201
+
+    try:
+        asyncio.run(serve(config, port, started))
+    except OSError as error:
+        raise UsageError(f"--port {port}: {error.strerror or error}") from None
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _rate(text: str) -> tuple[str, float]:
+    kind, _, rate = text.partition("=")
+    try:
+        return kind, float(rate)
+    except ValueError:
+        raise UsageError(f"--fault {text!r} is no KIND=RATE such as rate_limit=0.1.") from None

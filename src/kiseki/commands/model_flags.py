@@ -1,0 +1,51 @@
+"""The flags that say which model is asked and how: the same for every command that runs one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from kiseki.commands.flags import Parser, at_least, names
+from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings, resolve_api_key
+from kiseki.models.factory import is_builtin
+
+DEFAULT_MODEL = "anthropic/claude-sonnet-4.6"
+
+
+def add_model_flags(parser: Parser) -> None:
+    group = parser.add_argument_group("model")
+    flag, switch = parser.flag, parser.switch
+    flag(group, "model", str, "model id; builtin/practice needs no key and no network", DEFAULT_MODEL)
+    flag(group, "base_url", str, "base of an OpenAI-compatible API", OPENROUTER_URL)
+    flag(group, "api_key", str, "API key; better kept in the environment (OPENROUTER_API_KEY, OPENAI_API_KEY, … by host)")
+    flag(group, "max_tokens", at_least(1), "output tokens per model reply at most (default: the model's own)")
+    flag(group, "temperature", at_least(0, float), "sampling temperature (default: the endpoint's)")
+    flag(group, "top_p", at_least(0, float), "nucleus sampling (default: the endpoint's)")
+    switch(group, "stream", "ask for streamed replies: long ones are then less likely to be cut by a proxy")
+    routing = parser.add_argument_group("OpenRouter routing and reasoning")
+    flag(routing, "providers_allowed", names, "only these upstream providers (comma-separated)", ())
+    flag(routing, "providers_ignored", names, "never these upstream providers (comma-separated)", ())
+    flag(routing, "providers_order", names, "try these upstream providers first, in this order (comma-separated)", ())
+    flag(routing, "provider_sort", str, "price, throughput or latency", "")
+    flag(routing, "reasoning_effort", str, "none, minimal, low, medium, high, xhigh, max or ultra (default: the provider's)", "")
+    switch(routing, "reasoning_disabled", "no reasoning tokens at all; wins over --reasoning_effort")
+
+
+def model_settings(flags: argparse.Namespace) -> ModelSettings:
+    """Raises `UsageError` for a missing key."""
+    key = "" if is_builtin(flags.model) else resolve_api_key(flags.base_url, flags.api_key or "", os.environ)
+    return ModelSettings(
+        model=flags.model,
+        base_url=flags.base_url,
+        api_key=key,
+        max_tokens=flags.max_tokens,
+        temperature=flags.temperature,
+        top_p=flags.top_p,
+        stream=flags.stream,
+        providers_allowed=flags.providers_allowed,
+        providers_ignored=flags.providers_ignored,
+        providers_order=flags.providers_order,
+        provider_sort=flags.provider_sort,
+        reasoning_effort=flags.reasoning_effort,
+        reasoning_disabled=flags.reasoning_disabled,
+    )

@@ -1,0 +1,227 @@
+"""`run.db`: opened by one process at a time, written by it alone, group by group.
+
+All methods are synchronous and belong to one thread at a time; the driver calls them from a thread of its own so that a
+disk never holds up the rollouts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from kiseki import __version__
+from kiseki.errors import LedgerError
+from kiseki.ledger.schema import SCHEMA, VERSION
+from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout
+from kiseki.trajectory.types import Prompt
+
+LEDGER_NAME = "run.db"
+LOCK_NAME = "run.lock"
+BUSY_SECONDS = 30.0
+"""How long to wait for a reader such as a viewer; another writer is kept out by the lock file."""
+PAGE = 500
+"""Lines per query when walking a large table, so that memory does not depend on the run's size."""
+
+_DONE_COLUMNS = (
+    "coalesce(p.position, -1), r.sample_index, r.batch_num, r.outcome, r.attempts,"
+    " a.reasoning_turns, a.assistant_turns, a.unknown_tools, y.payload, a.record"
+)
+_DONE_JOINS = "JOIN rollouts r ON r.prompt_id = p.id JOIN attempts a ON a.id = r.attempt_id JOIN payloads y ON y.prompt_id = p.id"
+_IS_DONE = "r.outcome IN ('completed', 'partial')"
+
+_decode_prompt = msgspec.msgpack.Decoder(Prompt).decode
+_to_json = msgspec.json.encode
+
+
+class Ledger:
+    """The open ledger of one run folder. Make one with `open_ledger`."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection, lock: int) -> None:
+        self.folder = folder
+        self.db = connection
+        self._lock = lock
+        self.session_id = 0
+
+    def close(self) -> None:
+        self.db.close()
+        os.close(self._lock)  # which gives up the lock
+
+    # ---- identity -------------------------------------------------------------------------------------------------
+
+    def get_meta(self, key: str) -> str:
+        line = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return str(line[0]) if line else ""
+
+    def set_meta(self, key: str, value: str) -> None:
+        with self.transaction():
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def start_session(self, settings: str) -> None:
+        with self.transaction():
+            cursor = self.db.execute(
+                "INSERT INTO sessions (started, settings, version) VALUES (?, ?, ?)", (time.time(), settings, __version__)
+            )
+        self.session_id = cursor.lastrowid or 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
+    def open_rollouts(self) -> Iterator[OpenRollout]:
+        """Every rollout of the dataset as last given that is pending or failed, in dataset order, siblings together."""
+        last = (-1, -1)
+        query = (
+            "SELECT r.id, p.key, y.payload, r.sample_index, r.batch_num, r.attempts, p.position FROM prompts p"
+            " CROSS JOIN rollouts r ON r.prompt_id = p.id CROSS JOIN payloads y ON y.prompt_id = p.id"
+            " WHERE r.outcome IN ('pending', 'failed') AND (p.position, r.sample_index) > (?, ?)"
+            " ORDER BY p.position, r.sample_index LIMIT ?"
+        )
+        while lines := self.db.execute(query, (*last, PAGE)).fetchall():
+            for rollout_id, key, payload, sample, batch, attempts, position in lines:
+                last = (position, sample)
+                prompt = msgspec.structs.replace(_decode_prompt(payload), index=position)
+                yield OpenRollout(rollout_id, key, prompt, sample, batch, attempts)
+
+    def commit(self, attempts: Sequence[tuple[int, Attempt]], session_seconds: float = 0.0) -> None:
+        """Write ended attempts, each with its rollout's id, in one transaction. When this returns they are safe.
+
+        `session_seconds`: how long the session has run, noted with them so that a killed session counts too.
+        """
+        with self.transaction():
+            self.db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (session_seconds, self.session_id))
+            for rollout_id, attempt in attempts:
+                self._write(rollout_id, attempt)
+
+    def _write(self, rollout_id: int, attempt: Attempt) -> None:
+        s, use = attempt.summary, attempt.summary.usage
+        if attempt.tools_json:
+            self.db.execute("INSERT OR IGNORE INTO tool_schemas VALUES (?, ?)", (attempt.tools_hash, attempt.tools_json))
+        (number,) = self.db.execute(
+            "UPDATE rollouts SET attempts = attempts + 1 WHERE id = ? RETURNING attempts", (rollout_id,)
+        ).fetchone()
+        cursor = self.db.execute(
+            "INSERT INTO attempts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(rollout_id, self.session_id, number, s.outcome, s.reason, s.error_class, s.error),
+                *(s.started, s.seconds, s.model_seconds, s.tool_seconds, s.api_calls),
+                *(use.prompt_tokens, use.completion_tokens, use.reasoning_tokens, use.cached_tokens, use.cost),
+                *(s.assistant_turns, s.reasoning_turns, _to_json(s.unknown_tools).decode()),
+                *(_to_json(s.tool_counts).decode(), attempt.record),
+            ),
+        )
+        # a late failure never replaces an outcome that was already paid for
+        self.db.execute(
+            "UPDATE rollouts SET outcome = ?, attempt_id = ? WHERE id = ? AND outcome IN ('pending', 'failed')",
+            (s.outcome, cursor.lastrowid, rollout_id),
+        )
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def done_rollouts(self) -> Iterator[DoneRollout]:
+        """Completed and partial rollouts, in dataset order; those that the dataset no longer has come last, oldest first."""
+        # two walks, each along an index and page by page: one over the dataset, one over what it no longer has
+        yield from self._walk("p.position IS NOT NULL", "p.position")
+        yield from self._walk("p.position IS NULL", "p.id")
+
+    def _walk(self, where: str, order: str) -> Iterator[DoneRollout]:
+        query = (
+            f"SELECT {_DONE_COLUMNS}, {order} FROM prompts p {_DONE_JOINS}"
+            f" WHERE {where} AND {_IS_DONE} AND ({order}, r.sample_index) > (?, ?) ORDER BY {order}, r.sample_index LIMIT ?"
+        )
+        last = (-1, -1)
+        while lines := self.db.execute(query, (*last, PAGE)).fetchall():
+            for line in lines:
+                last = (line[-1], line[1])
+                yield DoneRollout(*line[:-1])
+
+    def done_in_batch(self, batch_num: int) -> Iterator[DoneRollout]:
+        """The same for one batch."""
+        ids = self.db.execute(
+            "SELECT p.id, r.sample_index FROM rollouts r JOIN prompts p ON p.id = r.prompt_id"
+            f" WHERE r.batch_num = ? AND {_IS_DONE} ORDER BY p.position IS NULL, p.position, p.id, r.sample_index",
+            (batch_num,),
+        ).fetchall()
+        query = f"SELECT {_DONE_COLUMNS} FROM prompts p {_DONE_JOINS} WHERE p.id = ? AND r.sample_index = ?"
+        for pair in ids:
+            yield DoneRollout(*self.db.execute(query, pair).fetchone())
+
+    def tool_schemas(self) -> dict[str, str]:
+        return dict(self.db.execute("SELECT hash, schemas FROM tool_schemas"))
+
+
+def open_ledger(folder: Path, *, create: bool) -> Ledger:
+    """The ledger in `folder`, locked for this process.
+
+    Raises `LedgerError`: in use by another process, not there (with `create` false), not a ledger, or of another version.
+    """
+    path = folder / LEDGER_NAME
+    if not create and not path.exists():
+        raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
+    try:
+        lock = _take_lock(folder)
+    except OSError as error:
+        raise LedgerError(f"cannot write in {folder}: {error.strerror}") from error
+    try:
+        connection = _connect(path)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            # autocommit is off inside a script only if it says so: the tables and the version come together or not at all
+            connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version != VERSION:
+            raise LedgerError(f"{path} was written by another version of the tool (format {version}, this one has {VERSION})")
+    except sqlite3.DatabaseError as error:
+        os.close(lock)
+        raise LedgerError(f"{path} cannot be used: {error}") from error
+    except LedgerError:
+        os.close(lock)
+        raise
+    return Ledger(folder, connection, lock)
+
+
+def _take_lock(folder: Path) -> int:
+    """An advisory lock that the kernel drops with the process, so that none can be stale."""
+    lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 200).decode("utf-8", "replace").strip() or "another process"
+        os.close(lock)
+        raise LedgerError(f"{folder} is in use by {holder}; wait for it to end, or stop it") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return lock
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    # WAL needs shared memory, which network filesystems do not give: there a rollback journal under an exclusive lock does
+    try:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        mode = ""
+    if mode != "wal":
+        connection.close()
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns, also over a power cut
+    connection.execute("PRAGMA temp_store = FILE")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection

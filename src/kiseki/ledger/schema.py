@@ -1,0 +1,86 @@
+"""The tables of `run.db`, and what each state of a rollout leaves in them.
+
+The contract, which resume and every view rest on:
+
+- `prompts`: one line per distinct dataset row (equal rows are told apart by their number). `position` is its place in the
+  dataset as last given; NULL when that dataset no longer has it: what it cost is kept and merged, but it is not run again.
+- `rollouts`: one line per (prompt, sample). `outcome` is `pending` until an attempt counts; then `completed` or `partial`
+  (done, never run again) or `failed` (run again on resume). `attempt_id` names the attempt that counts.
+- `attempts`: one line per attempt that ended, with its whole record. A failed attempt is a line too. An attempt that was
+  killed, cancelled or lost with its worker leaves no line: a made-up one would look like an outcome on resume.
+- An outcome is done when its transaction is: the attempt and the rollout's outcome change in one.
+- Nothing here says `discarded`: filters are applied by views, so changing one never runs a model.
+- `tool_schemas`: the tools as they were sent, once per hash. `sessions`: one line per start of the run, with its settings.
+- `meta`: the run's identity (`run`: name, model, distribution, …), all names of its tools (`tools`), the filter of its
+  views (`views`), the schema's version.
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE prompts (
+  id INTEGER PRIMARY KEY,
+  key BLOB NOT NULL UNIQUE,          -- 16 bytes: hash of messages, image, cwd and the number among equal rows
+  position INTEGER                   -- prompt_index in the dataset as last given, NULL: no longer there
+);
+CREATE INDEX prompts_position ON prompts (position);
+
+CREATE TABLE payloads (              -- apart from prompts, so that planning reads and writes small lines
+  prompt_id INTEGER PRIMARY KEY REFERENCES prompts,
+  payload BLOB NOT NULL              -- msgpack of trajectory.types.Prompt
+);
+
+CREATE TABLE rollouts (
+  id INTEGER PRIMARY KEY,
+  prompt_id INTEGER NOT NULL REFERENCES prompts,
+  sample_index INTEGER NOT NULL,
+  batch_num INTEGER NOT NULL DEFAULT -1,
+  outcome TEXT NOT NULL DEFAULT 'pending' CHECK (outcome IN ('pending', 'completed', 'partial', 'failed')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  attempt_id INTEGER REFERENCES attempts,
+  UNIQUE (prompt_id, sample_index)
+);
+CREATE INDEX rollouts_batch ON rollouts (batch_num);
+CREATE INDEX rollouts_open ON rollouts (outcome) WHERE outcome IN ('pending', 'failed');
+
+CREATE TABLE attempts (
+  id INTEGER PRIMARY KEY,
+  rollout_id INTEGER NOT NULL REFERENCES rollouts,
+  session_id INTEGER NOT NULL REFERENCES sessions,
+  attempt INTEGER NOT NULL,          -- from 1, over all sessions
+  outcome TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  error_class TEXT NOT NULL,
+  error TEXT NOT NULL,
+  started REAL NOT NULL,             -- Unix seconds
+  seconds REAL NOT NULL,
+  model_seconds REAL NOT NULL,
+  tool_seconds REAL NOT NULL,
+  api_calls INTEGER NOT NULL,
+  prompt_tokens INTEGER NOT NULL,
+  completion_tokens INTEGER NOT NULL,
+  reasoning_tokens INTEGER NOT NULL,
+  cached_tokens INTEGER NOT NULL,
+  cost REAL NOT NULL,                -- US dollars as the provider reported them
+  assistant_turns INTEGER NOT NULL,
+  reasoning_turns INTEGER NOT NULL,
+  unknown_tools TEXT NOT NULL,       -- JSON list of names that are no tool of the run
+  tool_counts TEXT NOT NULL,         -- JSON object: tool -> [calls, failures]
+  record BLOB NOT NULL               -- trajectory.record.encode_record
+);
+CREATE INDEX attempts_rollout ON attempts (rollout_id);
+
+CREATE TABLE tool_schemas (hash TEXT PRIMARY KEY, schemas TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE sessions (
+  id INTEGER PRIMARY KEY,
+  started REAL NOT NULL,
+  seconds REAL NOT NULL DEFAULT 0,   -- kept up while it runs, so that a killed session counts too
+  settings TEXT NOT NULL,            -- JSON, without secrets
+  version TEXT NOT NULL
+);
+"""

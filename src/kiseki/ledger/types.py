@@ -1,0 +1,72 @@
+"""What goes into the ledger and what comes out of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kiseki.trajectory.record import Summary
+from kiseki.trajectory.types import Prompt
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One attempt that ended, ready to be written: made by a worker, committed by the driver."""
+
+    key: str
+    summary: Summary
+    record: bytes
+    """`trajectory.record.encode_record`."""
+    tools_hash: str
+    tools_json: str = ""
+    """The schemas behind `tools_hash`, the first time that a worker uses them; "" afterwards."""
+
+
+class OpenRollout(msgspec.Struct, frozen=True):
+    """A rollout that is still to be run."""
+
+    rollout_id: int
+    prompt_key: bytes
+    prompt: Prompt
+    sample_index: int
+    batch_num: int
+    attempts: int
+    """Attempts that ended so far, over all sessions."""
+
+
+class DoneRollout(msgspec.Struct, frozen=True):
+    """A rollout with the attempt that counts, as views read it."""
+
+    position: int
+    """`prompt_index`; -1 when the dataset as last given no longer has the row."""
+    sample_index: int
+    batch_num: int
+    outcome: str
+    attempts: int
+    reasoning_turns: int
+    assistant_turns: int
+    unknown_tools: str
+    payload: bytes
+    record: bytes
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """The run's identity: what a resume must agree with."""
+
+    run_name: str
+    model: str
+    distribution: str
+    distribution_toolsets: dict[str, float]
+    batch_size: int
+    num_samples: int
+    max_turns: int
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    seed: int
+    reasoning: str
+    """The reasoning flags in words, "" for the provider's default."""
+    reasoning_filter: str
+    ephemeral_system_prompt: str
+    prefill: str
+    """Its messages as JSON, "" for none."""
+    tools: str
+    """Hash of every tool schema of the run."""

@@ -1,0 +1,84 @@
+"""A `Record` as bytes: msgpack under zstd, the form in which workers hand records on and the ledger keeps them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import msgspec
+import zstandard
+
+from kiseki.trajectory.types import Message, Record, Usage
+
+LEVEL = 3
+"""zstd's default: a 16 KB record in about 0.1 ms; higher levels cost more CPU than the disk they save is worth."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+_local = threading.local()  # zstd contexts are not thread-safe, and making one per record costs more than the record
+
+
+def encode_record(record: Record) -> bytes:
+    if not hasattr(_local, "compress"):
+        _local.compress = zstandard.ZstdCompressor(level=LEVEL).compress
+    packed: bytes = _local.compress(_encode(record))
+    return packed
+
+
+def decode_record(data: bytes) -> Record:
+    """Raises `ValueError` when the bytes are damaged."""
+    if not hasattr(_local, "decompress"):
+        _local.decompress = zstandard.ZstdDecompressor().decompress
+    try:
+        return _decode(_local.decompress(data))
+    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+        raise ValueError(f"a record cannot be read: {error}") from error
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the ledger keeps of a record in columns, so that resume, filters and statistics never unpack one."""
+
+    outcome: str
+    reason: str
+    error_class: str
+    error: str
+    retryable: bool
+    started: float
+    seconds: float
+    api_calls: int
+    usage: Usage
+    model_seconds: float
+    tool_seconds: float
+    assistant_turns: int
+    reasoning_turns: int
+    unknown_tools: tuple[str, ...]
+    tool_counts: dict[str, tuple[int, int]]
+    """Per tool called: (calls, failures)."""
+
+
+def own_messages(record: Record) -> tuple[Message, ...]:
+    """The messages that this rollout made, without the prompt's."""
+    return record.messages[record.prompt_messages :]
+
+
+def summarize(record: Record) -> Summary:
+    turns = [each for each in own_messages(record) if each.role == "assistant"]
+    counts: Counter[str] = Counter(run.name for run in record.tool_runs)
+    failures: Counter[str] = Counter(run.name for run in record.tool_runs if not run.ok)
+    return Summary(
+        outcome=record.outcome,
+        reason=record.reason,
+        error_class=record.error_class,
+        error=record.error,
+        retryable=record.retryable,
+        started=record.started,
+        seconds=record.seconds,
+        api_calls=len(record.calls),
+        usage=sum((call.usage for call in record.calls), Usage()),
+        model_seconds=sum(call.seconds for call in record.calls),
+        tool_seconds=sum(run.seconds for run in record.tool_runs),
+        assistant_turns=len(turns),
+        reasoning_turns=sum(1 for turn in turns if turn.reasoning.strip()),
+        unknown_tools=record.unknown_tools,
+        tool_counts={name: (count, failures[name]) for name, count in counts.items()},
+    )

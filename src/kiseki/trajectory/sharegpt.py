@@ -1,0 +1,191 @@
+"""The ShareGPT form of a trajectory, written and read back.
+
+Turns are `{"from": system|human|gpt|tool, "value": text}` in the layout of the Hermes function-calling format: tools in
+`<tools>`, calls in `<tool_call>`, results in `<tool_response>`, reasoning in `<think>`
+(https://huggingface.co/datasets/NousResearch/hermes-function-calling-v1).
+
+What makes the form lossless:
+
+- Inside JSON (calls, results, tool schemas), a literal tag has its `<` written as the JSON escape `\\u003c`, so that no
+  payload can close its own block. JSON readers see the same string.
+- Inside plain text (reasoning, answers), a literal tag gets a backslash after its `<` (`<\\think>`); one that already has
+  backslashes gets one more. Readers take one away. Human and system turns are not parsed, so a prompt stays as it is.
+- A call's arguments are copied as the model wrote them when they are a JSON object, else put in as one JSON string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from kiseki.trajectory.types import Message, ToolCall
+
+TOOLS_PREAMBLE = (
+    "You can call functions to help with the user's request. Their signatures are listed, as JSON, between the <tools> tags:\n"
+)
+CALL_FORMAT = (
+    "To call a function, write a JSON object with its name and arguments between <tool_call> tags:\n"
+    '<tool_call>\n{"name": "function-name", "arguments": {"parameter": "value"}}\n</tool_call>\n'
+    "Its result comes back between <tool_response> tags."
+)
+_TAGS = "think|tool_call|tool_response|tools|REASONING_SCRATCHPAD"
+_literal = re.compile(rf"<(\\*)(?=/?(?:{_TAGS})>)")
+_escaped = re.compile(rf"<\\(\\*)(?=/?(?:{_TAGS})>)")
+_in_json = re.compile(rf"<(?=/?(?:{_TAGS})>)")
+_call_block = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
+_response_block = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
+_think_block = re.compile(r"\A<think>\n(?:(.*?)\n)?</think>(?:\n|\Z)", re.DOTALL)
+
+
+class Turn(msgspec.Struct, frozen=True, rename={"role": "from"}):
+    """One turn of a ShareGPT conversation; `role` is `from` in JSON."""
+
+    role: Literal["system", "human", "gpt", "tool"]
+    value: str
+
+
+class _CallIn(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw
+
+
+class _ResponseIn(msgspec.Struct):
+    tool_call_id: str
+    name: str
+    content: msgspec.Raw
+
+
+def to_sharegpt(messages: Sequence[Message], tools: msgspec.Raw | str) -> list[Turn]:
+    """The conversation of one rollout.
+
+    `messages` are the record's (no ephemeral prompt, no prefill); `tools` is the JSON list of tool schemas as text. A system
+    message of the dataset's own prompt follows the tools in the system turn. Results that answer one assistant turn share
+    one `tool` turn, in the order of their calls.
+    """
+    own_system = [each.content for each in messages if each.role == "system"]
+    turns = [Turn("system", "\n\n".join([_tools_text(tools), *own_system]))]
+    results: list[str] = []
+
+    def flush() -> None:
+        if results:
+            turns.append(Turn("tool", "\n".join(results)))
+            results.clear()
+
+    for message in messages:
+        if message.role == "tool":
+            results.append(_response_text(message))
+            continue
+        flush()
+        if message.role == "user":
+            turns.append(Turn("human", message.content))
+        elif message.role == "assistant":
+            turns.append(Turn("gpt", _gpt_text(message)))
+    flush()
+    return turns
+
+
+def from_sharegpt(turns: Sequence[Turn]) -> list[Message]:
+    """The messages that `to_sharegpt` was given, without the system turn.
+
+    Calls get the ids of the responses after them, by position. Raises `ValueError` for a block that is not as this module
+    writes it.
+    """
+    messages: list[Message] = []
+    for at, turn in enumerate(turns):
+        if turn.role == "human":
+            messages.append(Message(role="user", content=turn.value))
+        elif turn.role == "gpt":
+            after = turns[at + 1].value if at + 1 < len(turns) and turns[at + 1].role == "tool" else ""
+            messages.append(_read_gpt(turn.value, [each.tool_call_id for each in _read_responses(after)]))
+        elif turn.role == "tool":
+            messages.extend(_read_responses(turn.value))
+    return messages
+
+
+def _tools_text(tools: msgspec.Raw | str) -> str:
+    text = tools if isinstance(tools, str) else bytes(tools).decode()
+    return f"{TOOLS_PREAMBLE}<tools>\n{_escape_json(text)}\n</tools>\n{CALL_FORMAT}"
+
+
+def _gpt_text(message: Message) -> str:
+    reasoning = message.reasoning.strip("\n")
+    parts = [f"<think>\n{_escape_text(reasoning)}\n</think>\n" if reasoning else "<think>\n</think>\n"]
+    if message.content:
+        parts.append(_escape_text(message.content))
+    calls = "\n".join(_call_text(call) for call in message.tool_calls)
+    if message.content and calls:
+        parts.append("\n")
+    parts.append(calls)
+    return "".join(parts)
+
+
+def _call_text(call: ToolCall) -> str:
+    arguments = call.arguments.strip() or "{}"
+    if not is_json_object(arguments):
+        arguments = _encode(call.arguments)
+    return f'<tool_call>\n{{"name": {_escape_json(_encode(call.name))}, "arguments": {_escape_json(arguments)}}}\n</tool_call>'
+
+
+def _response_text(message: Message) -> str:
+    content = message.content.strip()
+    if not (content[:1] in ("{", "[") and _is_json(content)):
+        content = _encode(message.content)
+    payload = f'{{"tool_call_id": {_encode(message.tool_call_id)}, "name": {_encode(message.name)}, "content": {content}}}'
+    return f"<tool_response>\n{_escape_json(payload)}\n</tool_response>"
+
+
+def _read_gpt(value: str, ids: list[str]) -> Message:
+    reasoning = ""
+    if think := _think_block.match(value):
+        reasoning, value = _unescape_text(think[1] or ""), value[think.end() :]
+    calls = []
+    first = _call_block.search(value)
+    for number, block in enumerate(_call_block.finditer(value)):
+        call = msgspec.json.decode(block[1], type=_CallIn)
+        raw = bytes(call.arguments).decode()
+        arguments = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
+        calls.append(ToolCall(id=ids[number] if number < len(ids) else "", name=call.name, arguments=arguments))
+    text = value if first is None else value[: first.start()].removesuffix("\n")
+    return Message(role="assistant", content=_unescape_text(text), reasoning=reasoning, tool_calls=tuple(calls))
+
+
+def _read_responses(value: str) -> list[Message]:
+    messages = []
+    for block in _response_block.finditer(value):
+        response = msgspec.json.decode(block[1], type=_ResponseIn)
+        raw = bytes(response.content).decode()
+        content = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
+        messages.append(Message(role="tool", content=content, tool_call_id=response.tool_call_id, name=response.name))
+    return messages
+
+
+def is_json_object(text: str) -> bool:
+    """Whether `text` is one strict JSON object (no NaN, no trailing comma)."""
+    return text.lstrip()[:1] == "{" and _is_json(text)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def _encode(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _escape_json(text: str) -> str:
+    return _in_json.sub(r"\\u003c", text) if "<" in text else text
+
+
+def _escape_text(text: str) -> str:
+    return _literal.sub(r"<\\\1", text) if "<" in text else text
+
+
+def _unescape_text(text: str) -> str:
+    return _escaped.sub(r"<\1", text) if "<\\" in text else text

@@ -1,0 +1,59 @@
+"""The tables at the end of a run: outcomes, tool use, reasoning coverage, what was left out and why, time and money."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from kiseki.views.statistics import Statistics
+
+
+def print_report(console: Console, statistics: Statistics) -> None:
+    s = statistics
+    outcomes = _table("Outcomes", "outcome", "rollouts", "share")
+    for name, count in s.outcomes.items():
+        if count or name == "completed":
+            outcomes.add_row(name, f"{count:,}", _percent(count, s.total_rollouts))
+    console.print(outcomes)
+    if any(each.count for each in s.tool_statistics.values()):
+        tools = _table("Tool use", "tool", "calls", "success", "failure", "success rate")
+        for name, tool in sorted(s.tool_statistics.items(), key=lambda pair: -pair[1].count):
+            if tool.count:
+                tools.add_row(name, f"{tool.count:,}", f"{tool.success:,}", f"{tool.failure:,}", f"{tool.success_rate:.2f} %")
+        unused = [name for name, tool in s.tool_statistics.items() if not tool.count]
+        if unused:
+            tools.caption = f"never used: {', '.join(unused)}"
+        console.print(tools)
+    turns = s.reasoning_statistics["total_assistant_turns"]
+    reasoning = _table("Reasoning coverage", "assistant turns", "with reasoning", "without", "coverage")
+    with_reasoning = s.reasoning_statistics["turns_with_reasoning"]
+    reasoning.add_row(f"{turns:,}", f"{with_reasoning:,}", f"{turns - with_reasoning:,}", _percent(with_reasoning, turns))
+    console.print(reasoning)
+    for title, counts in (("Discarded", s.discarded), ("Failed", s.failed)):
+        if counts:
+            table = _table(title, "reason", "rollouts")
+            for name, count in counts.items():
+                table.add_row(name, f"{count:,}")
+            console.print(table)
+    cost = _table("Time and cost", "time", "median", "p99", "tokens in", "tokens out", "cost")
+    whole = s.latency["rollout"]
+    cost.add_row(
+        f"{s.duration_seconds:,.1f} s",
+        f"{whole.get('p50', 0.0):,.2f} s",
+        f"{whole.get('p99', 0.0):,.2f} s",
+        f"{s.tokens['prompt']:,}",
+        f"{s.tokens['completion']:,}",
+        f"${s.cost:,.4f}",
+    )
+    console.print(cost)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="left" if at == 0 else "right")
+    return table
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"

@@ -1,0 +1,168 @@
+"""`statistics.json`: totals over the whole run, all its sessions included, as queries on the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.types import RunInfo
+from kiseki.views.build import ViewSettings
+from kiseki.views.files import replacing
+from kiseki.views.filters import discard_reason
+
+STATISTICS = "statistics.json"
+PERCENTILES = (50, 90, 99)
+
+_decode_counts = msgspec.json.Decoder(dict[str, tuple[int, int]]).decode
+
+
+class ToolStatistics(msgspec.Struct):
+    count: int = 0
+    success: int = 0
+    failure: int = 0
+    success_rate: float = 0.0
+    """Percent, two decimals; 0.0 for a tool never used."""
+    failure_rate: float = 0.0
+
+
+class Statistics(msgspec.Struct):
+    run_name: str
+    distribution: str
+    total_prompts: int
+    """Rows of the dataset as last given."""
+    total_rollouts: int
+    total_batches: int
+    batch_size: int
+    model: str
+    completed_at: str
+    duration_seconds: float
+    """All sessions of the run added up."""
+    outcomes: dict[str, int]
+    """completed and partial as kept, discarded, failed, pending."""
+    stop_reasons: dict[str, int]
+    """Of kept rollouts: `answered`, or what stopped them early."""
+    tool_statistics: dict[str, ToolStatistics]
+    reasoning_statistics: dict[str, int]
+    discarded: dict[str, int]
+    """By reason."""
+    failed: dict[str, int]
+    """Rollouts that are failed now, by error class."""
+    attempts: int
+    """Attempts that ended, failed ones included."""
+    tokens: dict[str, int]
+    """Of every attempt, also of failed and discarded ones."""
+    cost: float
+    """US dollars, of every attempt, as the provider reported them."""
+    latency: dict[str, dict[str, float]]
+    """Seconds per done rollout: whole, in model calls, in tools."""
+
+
+def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
+    """Count everything. Reads each attempt's columns once; no record is unpacked."""
+    db = ledger.db
+    run = msgspec.json.decode(ledger.get_meta("run"), type=RunInfo)
+    tools = {name: ToolStatistics() for name in settings.tools}
+    outcomes: Counter[str] = Counter(dict.fromkeys(("completed", "partial", "discarded", "failed", "pending"), 0))
+    discarded: Counter[str] = Counter()
+    stop_reasons: Counter[str] = Counter()
+    turns = with_reasoning = 0
+    facts = db.execute(
+        "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts"
+        " FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
+    )
+    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts in facts:
+        reason = discard_reason(
+            assistant_turns=assistant_turns,
+            reasoning_turns=reasoning_turns,
+            has_unknown_tools=bool(unknown),
+            reasoning_filter=settings.reasoning_filter,
+        )
+        outcomes["discarded" if reason else outcome] += 1
+        if reason:
+            discarded[reason] += 1
+        else:
+            stop_reasons[stop_reason] += 1
+        turns += assistant_turns
+        with_reasoning += reasoning_turns
+        for name, (count, failures) in _decode_counts(counts).items():
+            if name in tools:
+                tools[name].count += count
+                tools[name].failure += failures
+    for each in tools.values():
+        each.success = each.count - each.failure
+        if each.count:
+            each.success_rate = round(100 * each.success / each.count, 2)
+            each.failure_rate = round(100 * each.failure / each.count, 2)
+    failed = dict(
+        db.execute(
+            "SELECT a.error_class, count(*) FROM rollouts r JOIN attempts a ON a.id = r.attempt_id"
+            " WHERE r.outcome = 'failed' GROUP BY 1 ORDER BY 2 DESC"
+        ).fetchall()
+    )
+    outcomes["failed"] = sum(failed.values())
+    pending = (
+        "SELECT count(*) FROM rollouts r JOIN prompts p ON p.id = r.prompt_id"
+        " WHERE r.outcome = 'pending' AND p.position IS NOT NULL"
+    )
+    outcomes["pending"] = _one(db.execute(pending))
+    total = db.execute(
+        "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
+        " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cost), 0.0) FROM attempts"
+    ).fetchone()
+    return Statistics(
+        run_name=run.run_name,
+        distribution=run.distribution,
+        total_prompts=_one(db.execute("SELECT count(*) FROM prompts WHERE position IS NOT NULL")),
+        total_rollouts=sum(outcomes.values()),
+        total_batches=_one(db.execute("SELECT count(DISTINCT batch_num) FROM rollouts WHERE batch_num >= 0")),
+        batch_size=run.batch_size,
+        model=run.model,
+        completed_at=time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
+        duration_seconds=round(float(_one(db.execute("SELECT coalesce(sum(seconds), 0.0) FROM sessions"))), 2),
+        outcomes=dict(outcomes),
+        stop_reasons=dict(stop_reasons.most_common()),
+        tool_statistics=tools,
+        reasoning_statistics={
+            "total_assistant_turns": turns,
+            "turns_with_reasoning": with_reasoning,
+            "turns_without_reasoning": turns - with_reasoning,
+        },
+        discarded=dict(discarded.most_common()),
+        failed=failed,
+        attempts=total[0],
+        tokens=dict(zip(("prompt", "completion", "reasoning", "cached"), total[1:5], strict=True)),
+        cost=round(float(total[5]), 6),
+        latency={name: _percentiles(ledger, column) for name, column in _LATENCIES},
+    )
+
+
+def write_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
+    statistics = make_statistics(ledger, settings)
+    with replacing(ledger.folder / STATISTICS) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(statistics), indent=2) + b"\n")
+    return statistics
+
+
+_LATENCIES = (("rollout", "seconds"), ("model", "model_seconds"), ("tools", "tool_seconds"))
+
+
+def _percentiles(ledger: Ledger, column: str) -> dict[str, float]:
+    done = "FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
+    count = _one(ledger.db.execute(f"SELECT count(*) {done}"))
+    if not count:
+        return {}
+    found = {}
+    for percent in PERCENTILES:
+        # nearest rank
+        at = max(0, -(-count * percent // 100) - 1)
+        value = _one(ledger.db.execute(f"SELECT a.{column} {done} ORDER BY a.{column} LIMIT 1 OFFSET ?", (at,)))
+        found[f"p{percent}"] = round(float(value), 3)
+    return found
+
+
+def _one(cursor: Any) -> Any:
+    return cursor.fetchone()[0]
