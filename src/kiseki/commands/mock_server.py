@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kiseki.commands.flags import Parser
 from kiseki.errors import UsageError
 from kiseki.models.mock_script import FAULT_KINDS, REASONING_FIELDS, MockConfig, load_script
 
 DEFAULT_PORT = 8099
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Every flag in both spellings: `--flag_name` and `--flag-name`."""
-    parser = argparse.ArgumentParser(
-        prog="kiseki mock-server", description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.epilog = (
-        "A script is JSON or YAML, the first rule that matches the last user text wins:\n"
-        '  [{"match": "weather", "turns": [{"tool_calls": [{"name": "terminal", "arguments": {"command": "date"}}]},\n'
-        '                                  {"content": "{{last_tool_result}}", "fault": {"kind": "error_503", "times": 1}}]}]\n'
-        f"Kinds of fault: {', '.join(FAULT_KINDS)}."
-    )
+EPILOG = f"""\
+example: kiseki mock-server --port=8099 --fault rate_limit=0.1 --fault torn=0.05
+then:    kiseki batch … --base_url=http://127.0.0.1:8099/v1 --model=any
+
+A script is JSON or YAML; the first rule that matches the last user text wins:
+  [{{"match": "weather", "turns": [{{"tool_calls": [{{"name": "terminal", "arguments": {{"command": "date"}}}}]}},
+                                  {{"content": "{{{{last_tool_result}}}}", "fault": {{"kind": "error_503", "times": 1}}}}]}}]
+Kinds of fault: {", ".join(FAULT_KINDS)}."""
+
+
+def build_parser() -> Parser:
+    parser = Parser("kiseki mock-server", "An OpenAI-compatible model server on loopback that injects faults.", EPILOG)
 
     def add(name: str, **options: Any) -> None:
-        spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        parser.add_argument(*spellings, **options)
+        parser.add_argument(f"--{name}", **options)
 
     add("port", type=int, default=DEFAULT_PORT, help=f"port on 127.0.0.1, 0 for a free one (default {DEFAULT_PORT})")
     add("script", type=Path, metavar="FILE", help="scripted conversations (default: tool turns, then an answer)")
@@ -46,9 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Serve until interrupted. Raises UsageError for what cannot be used."""
-    options = vars(build_parser().parse_args(argv))
+    options = vars(build_parser().parse(argv))
     port, script, rates = options.pop("port"), options.pop("script"), options.pop("fault")
     try:
         config = MockConfig(script=load_script(script) if script else (), faults=dict(map(_rate, rates)), **options)
@@ -73,4 +74,4 @@ def _rate(text: str) -> tuple[str, float]:
     try:
         return kind, float(rate)
     except ValueError:
-        raise UsageError(f"--fault {text!r} is no KIND=RATE such as rate_limit=0.1.") from None
+        raise UsageError(f"--fault {text!r} is no KIND=RATE such as rate_limit=0.1") from None

@@ -1,0 +1,34 @@
+"""From settings to a model that can be asked."""
+
+from __future__ import annotations
+
+from kiseki.errors import UsageError
+from kiseki.models.base import ChatModel
+from kiseki.models.endpoints import ModelSettings, check_settings
+
+BUILTIN_PREFIX = "builtin/"
+PRACTICE = "builtin/practice"
+
+
+def is_builtin(model: str) -> bool:
+    """Whether the model comes with Kiseki: no endpoint, no key."""
+    return model.startswith(BUILTIN_PREFIX)
+
+
+def check_model(settings: ModelSettings) -> None:
+    """Raises `UsageError` for settings that cannot work, before anything is started or paid for."""
+    if not is_builtin(settings.model):
+        check_settings(settings)
+    elif settings.model != PRACTICE:
+        raise UsageError(f"there is no built-in model {settings.model!r}; the built-in model is {PRACTICE}")
+
+
+def open_model(settings: ModelSettings) -> ChatModel:
+    """The model behind `settings`; its heavy parts are imported only here."""
+    if is_builtin(settings.model):
+        from kiseki.models.practice import PracticeModel
+
+        return PracticeModel()
+    from kiseki.models.openai_chat import OpenAIChat
+
+    return OpenAIChat(settings)

@@ -1,0 +1,167 @@
+"""The mock server's answers as bytes: a script's turn as an OpenAI chat completion, whole or streamed. Pure.
+
+Faults of the reply itself (`REPLY_FAULTS`) are worked into it here; those of HTTP and the connection are `mock_http`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from kiseki.models.mock_script import Asked, MockConfig, Situation, Turn, fill
+
+encode = msgspec.json.Encoder().encode
+
+CHARS_PER_TOKEN = 4
+DOLLARS_PER_TOKEN = 1e-6
+STREAM_PIECE = 24  # characters in a delta: small enough that every text of some length comes in several
+TAGS = {
+    "think": ("<think>", "</think>\n\n"),
+    "think_unopened": ("", "\n</think>\n\n"),
+    "scratchpad": ("<REASONING_SCRATCHPAD>", "</REASONING_SCRATCHPAD>\n"),
+}
+
+
+def completion(
+    config: MockConfig, asked: Asked, situation: Situation, turn: Turn, fault: str, prompt_chars: int
+) -> dict[str, Any]:
+    """The whole answer to a request."""
+    variables = {
+        "prompt": situation.prompt,
+        "last_tool_result": situation.last_tool_result,
+        "turn": str(situation.turn),
+        "model": asked.model,
+    }
+    content, reasoning = fill(turn.content, variables), fill(turn.reasoning, variables)
+    calls = [] if fault in ("length", "content_filter", "empty") else _calls(asked, turn, fault, variables)
+    finish = turn.finish_reason or ("tool_calls" if calls else "stop")
+    if fault in ("content_filter", "empty"):
+        content, reasoning = "", ""
+    if fault == "length" and isinstance(content, str):
+        content = content[: len(content) // 2]
+    if fault in ("content_filter", "length"):
+        finish = fault
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = calls
+        message["content"] = content or None
+    if reasoning:
+        _place(message, reasoning, turn.reasoning_field or config.reasoning_field)
+    message.update(turn.message)
+    answer: dict[str, Any] = {
+        "id": f"chatcmpl-mock-{len(asked.messages)}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": asked.model,
+        "provider": "mock",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+    }
+    if fault != "no_usage":
+        answer["usage"] = turn.usage or _usage(prompt_chars, content, reasoning, calls)
+    return answer
+
+
+def _calls(asked: Asked, turn: Turn, fault: str, variables: dict[str, str]) -> list[dict[str, Any]]:
+    calls = []
+    for position, call in enumerate(turn.tool_calls):
+        arguments, name = fill(call.arguments, variables), call.name
+        text = arguments if isinstance(arguments, str) else encode(arguments).decode()
+        call_id = call.id if call.id is not None else f"call_{len(asked.messages)}_{position}"
+        if fault == "malformed_arguments":
+            text = text[:-1] + ', "'
+        elif fault == "unknown_tool":
+            name = "no_such_tool"
+        elif fault == "duplicate_ids":
+            call_id = "call_duplicate"
+        wire: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+        if fault == "missing_ids":
+            del wire["id"]
+        calls.append(wire)
+    return calls
+
+
+def _place(message: dict[str, Any], reasoning: str, field: str) -> None:
+    if field in TAGS:
+        opening, closing = TAGS[field]
+        message["content"] = f"{opening}{reasoning}{closing}{message['content'] or ''}"
+    elif field == "parts":
+        thinking = {"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}
+        message["content"] = [thinking, {"type": "text", "text": message["content"] or ""}]
+    elif field == "reasoning_details":
+        message["reasoning"] = reasoning
+        message[field] = [{"type": "reasoning.text", "text": reasoning, "signature": "mock", "format": "mock-v1", "index": 0}]
+    else:
+        message[field] = reasoning
+
+
+def _usage(prompt_chars: int, content: Any, reasoning: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+    thought = len(reasoning) // CHARS_PER_TOKEN
+    said = len(content) if isinstance(content, str) else 0
+    called = sum(len(call["function"]["arguments"]) for call in calls)
+    prompt, given = prompt_chars // CHARS_PER_TOKEN, 1 + (said + called) // CHARS_PER_TOKEN + thought
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": given,
+        "total_tokens": prompt + given,
+        "completion_tokens_details": {"reasoning_tokens": thought},
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "cost": (prompt + given) * DOLLARS_PER_TOKEN,
+    }
+
+
+def events(answer: dict[str, Any]) -> bytes:
+    """The same answer as a stream of server-sent events, `[DONE]` included."""
+    head = {**answer, "object": "chat.completion.chunk"}
+    usage = head.pop("usage", None)
+    choice = answer["choices"][0]
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in _deltas(choice["message"])
+    ]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    if usage is not None:
+        chunks.append({**head, "choices": [], "usage": usage})
+    lines = [b": MOCK PROCESSING\n\n", *(b"data: %b\n\n" % encode(chunk) for chunk in chunks), b"data: [DONE]\n\n"]
+    return b"".join(lines)
+
+
+def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"role": "assistant", "content": ""}
+    for name, value in message.items():
+        if name == "role" or value is None:
+            continue
+        if name == "tool_calls":
+            yield from _call_deltas(value)
+        elif name == "reasoning_details":
+            for item in value:
+                yield from ({name: [piece]} for piece in _detail_pieces(item))
+        elif isinstance(value, str):
+            for start in range(0, len(value), STREAM_PIECE):
+                yield {name: value[start : start + STREAM_PIECE]}
+        else:
+            yield {name: value}
+
+
+def _call_deltas(calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for index, call in enumerate(calls):
+        function = call["function"]
+        text = function["arguments"]
+        yield {"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]}
+        if not isinstance(text, str):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+            continue
+        for start in range(0, len(text), STREAM_PIECE):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": text[start : start + STREAM_PIECE]}}]}
+
+
+def _detail_pieces(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    text = item.get("text")
+    if not isinstance(text, str):
+        yield item
+        return
+    rest = {key: value for key, value in item.items() if key not in ("text", "signature")}
+    for start in range(0, len(text), STREAM_PIECE):
+        yield {**rest, "text": text[start : start + STREAM_PIECE]}
+    if "signature" in item:
+        yield {**rest, "text": "", "signature": item["signature"]}

@@ -1,0 +1,165 @@
+"""The client of OpenAI-compatible chat endpoints: one `ChatRequest` in, one `ChatReply` or one `ProviderError` out.
+
+Owns the connections and the retries; owns no admission (how many calls run at once is the caller's), no prices, no
+conversation. `complete` is the hot path: beyond what aiohttp costs it encodes, decodes and copies as little as it can.
+
+A reply's `started` and `seconds` are those of the request that was answered; failed ones before it are counted in `retries`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import random
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import msgspec
+
+from kiseki.errors import BadResponse, ProviderError, ProviderTimeout, ProviderUnreachable
+from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.models.endpoints import LOCAL, OLLAMA, ModelSettings, check_settings, host_of, request_extras
+from kiseki.models.failures import error_inside, error_of_status
+from kiseki.models.retry import Pause, RetryPolicy, with_retries
+from kiseki.models.stream import StreamedReply
+from kiseki.models.wire import EXCERPT_CHARS, WireCompletion, decode_completion, encode, encode_tools, reply_of, wire_message
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CONNECT_SECONDS = 30.0
+"""For a TCP and TLS handshake; an endpoint that takes longer is not there."""
+KEEPALIVE_SECONDS = 60.0
+"""Long enough that a connection outlives a usual tool call between two turns."""
+DNS_SECONDS = 300
+DRAIN_SECONDS = 1.0
+"""For what follows `[DONE]` (nothing but the end of the body), so that the connection can be used again."""
+LARGE_BODY = 2**20
+"""Bytes; aiohttp writes more than that at once only under protest, since it would hold the loop up."""
+TOOLSETS_KEPT = 64
+"""Encoded tool lists kept; a run has a handful of toolset combinations."""
+
+
+class OpenAIChat:
+    """A `ChatModel`. Safe for any number of concurrent calls on one event loop; `close` it there."""
+
+    def __init__(self, settings: ModelSettings, *, pause: Pause | None = None, rng: random.Random | None = None) -> None:
+        """Raises UsageError for settings that cannot be used. `pause` is shared by the calls to one endpoint."""
+        check_settings(settings)
+        self.settings = settings
+        self.pause = pause or Pause()
+        self._rng = rng or random.Random()
+        self._policy = RetryPolicy(settings.max_retries)
+        self._host = host_of(settings.base_url)
+        self._url = settings.base_url.rstrip("/") + "/chat/completions"
+        self._head = encode({"model": settings.model, **request_extras(settings)})[:-1] + b',"messages":'
+        self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._proxy: str | None = None
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """One reply. Raises `ProviderError` (retries already spent)."""
+        body = self._body(request)
+        reply, retries = await with_retries(lambda: self._attempt(body), self._policy, self._rng, self.pause)
+        if retries:
+            return ChatReply(reply.message, msgspec.structs.replace(reply.call, retries=retries))
+        return reply
+
+    async def close(self) -> None:
+        """Close every connection; a later call opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _body(self, request: ChatRequest) -> bytes:
+        host = self._host
+        parts = [self._head, encode([wire_message(message, host) for message in request.messages])]
+        if request.tools:
+            parts += (b',"tools":', self._encoded_tools(request.tools))
+        if request.seed is not None and host.seed:
+            parts.append(f',"{host.seed}":{request.seed}'.encode())
+        parts.append(b"}")
+        return b"".join(parts)
+
+    def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
+        """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
+        known = self._tools.get(id(tools))
+        if known is None:
+            if len(self._tools) >= TOOLSETS_KEPT:
+                self._tools.clear()
+            known = self._tools[id(tools)] = (tools, encode_tools(tools))
+        return known[1]
+
+    async def _attempt(self, body: bytes) -> ChatReply:
+        try:
+            return await self._request(body)
+        except ProviderError as error:
+            error.args = (self._shown(str(error)),)
+            raise
+
+    async def _request(self, body: bytes) -> ChatReply:
+        import aiohttp  # here, since importing it takes longer than `--help` may
+
+        session = self._session or self._open()
+        started, clock = time.time(), time.perf_counter()
+        try:
+            data = body if len(body) <= LARGE_BODY else io.BytesIO(body)
+            async with session.post(self._url, data=data, proxy=self._proxy, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise error_of_status(response.status, response.headers, await response.read(), time.time())
+                if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
+                    answer = await _read_stream(response)
+                else:
+                    answer = decode_completion(await response.read())
+        except aiohttp.ConnectionTimeoutError as error:
+            raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.") from error
+        except TimeoutError as error:
+            raise ProviderTimeout(f"No whole answer from {self._url} within {self.settings.call_timeout:g} s.") from error
+        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+            raise BadResponse(f"The answer of {self._url} was cut short or is no HTTP: {error}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ProviderUnreachable(f"No connection to {self._url}: {error or type(error).__name__}") from error
+        if (inside := error_inside(answer)) is not None:
+            raise inside
+        return reply_of(answer, started=started, seconds=time.perf_counter() - clock)
+
+    def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        settings = self.settings
+        headers = {"Content-Type": "application/json", "User-Agent": "kiseki"}
+        if settings.api_key:
+            headers["Authorization"] = f"Bearer {settings.api_key}"
+        # Once per session and not through aiohttp's `trust_env`, which looks at the environment and ~/.netrc on every request.
+        parts = urlsplit(self._url)
+        if self._host not in (LOCAL, OLLAMA) and not proxy_bypass(parts.hostname or ""):
+            self._proxy = getproxies().get(parts.scheme)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=DNS_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=settings.call_timeout, sock_connect=CONNECT_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+        )
+        return self._session
+
+    def _shown(self, message: str) -> str:
+        """`message` without the key, then cut: in this order, so that no part of a key is left at the cut."""
+        if self.settings.api_key:
+            message = message.replace(self.settings.api_key, "***")
+        return message[:EXCERPT_CHARS]
+
+
+async def _read_stream(response: aiohttp.ClientResponse) -> WireCompletion:
+    """The whole answer of a streamed one, or the chunk that says what went wrong."""
+    reply = StreamedReply()
+    async for data in response.content.iter_any():
+        reply.feed(data)
+        if reply.ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await response.read()
+            break
+    return reply.result()

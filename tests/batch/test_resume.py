@@ -1,0 +1,201 @@
+"""Resume by content: nothing lost, nothing bought twice, whatever happened in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import kiseki, light_tools, read_rows, start_kiseki, write_dataset
+
+from kiseki.models.mock_server import MockServer
+
+
+KILLS = 5
+
+
+def flags(folder: Path, server: MockServer, *more: str) -> tuple[str, ...]:
+    light = light_tools(folder)
+    base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", "--batch_size=3", f"--base_url={server.base_url}", "--model=mock")
+    return (*base, *light, *more)
+
+
+def prompts(folder: Path) -> list[str]:
+    return [row["prompt"] for row in read_rows(folder / "data" / "r" / "trajectories.jsonl")]
+
+
+def test_a_reordered_and_extended_dataset_with_equal_rows(tmp_path: Path) -> None:
+    first = ["a", "b", "same", "c", "same"]
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in first])
+    with MockServer(turns=0) as server:
+        kiseki(*flags(tmp_path, server), cwd=tmp_path)
+        assert prompts(tmp_path) == first
+        second = ["new", "same", "c", "same", "a", "same", "b"]
+        write_dataset(tmp_path / "p.jsonl", [{"prompt": each, "n": number} for number, each in enumerate(second)])
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert prompts(tmp_path) == second
+        assert server.stats()["calls"] == len(first) + 2
+        rows = read_rows(tmp_path / "data/r/trajectories.jsonl")
+        assert [json.loads(row["metadata"]["source"])["n"] for row in rows] == list(range(7)), "other columns are the newest"
+        batches = {path.name: read_rows(path) for path in (tmp_path / "data/r").glob("batch_*.jsonl")}
+        assert sorted(row["prompt_index"] for rows in batches.values() for row in rows) == list(range(7))
+        # the same command with everything done still rebuilds the merged file, and asks nobody
+        (tmp_path / "data/r/trajectories.jsonl").unlink()
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert prompts(tmp_path) == second
+        assert server.stats()["calls"] == len(first) + 2
+
+
+def test_rows_that_the_dataset_no_longer_has_are_kept_at_the_end(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "abc"])
+    with MockServer(turns=0) as server:
+        kiseki(*flags(tmp_path, server), cwd=tmp_path)
+        write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "cd"])
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert server.stats()["calls"] == 4
+    rows = read_rows(tmp_path / "data/r/trajectories.jsonl")
+    assert [(row["prompt"], row["prompt_index"]) for row in rows] == [("c", 0), ("d", 1), ("a", -1), ("b", -1)]
+
+
+def test_discarded_is_done(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "silent"}])
+    with MockServer(script=[{"turns": [{"content": "no thoughts"}]}]) as server:
+        for more in ((), ("--resume",), ("--resume",)):
+            kiseki(*flags(tmp_path, server, *more), cwd=tmp_path)
+        assert server.stats()["calls"] == 1
+    assert prompts(tmp_path) == []
+    kiseki("merge", "data/r", "--reasoning_filter=off", cwd=tmp_path)
+    assert prompts(tmp_path) == ["silent"]
+    statistics = json.loads((tmp_path / "data/r/statistics.json").read_text())
+    assert statistics["outcomes"]["completed"] == 1
+    kiseki("merge", "data/r", "--reasoning_filter=on", cwd=tmp_path)
+    assert prompts(tmp_path) == []
+
+
+def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}])
+    with MockServer(turns=0) as server:
+        kiseki(*flags(tmp_path, server), cwd=tmp_path)
+        write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+        for change, words in {
+            "--model=other": "model: 'mock' → 'other'",
+            "--ephemeral_system_prompt=X": "ephemeral_system_prompt: '' → 'X'",
+            "--temperature=0.5": "temperature: None → 0.5",
+            "--reasoning_filter=off": "reasoning_filter: 'auto' → 'off'",
+        }.items():
+            refused = kiseki(*flags(tmp_path, server, "--resume", change), cwd=tmp_path, status=2)
+            assert words in refused.stderr
+            assert "--force_config" in refused.stderr
+            assert len(refused.stderr.splitlines()) == 1
+        refused = kiseki(*flags(tmp_path, server), cwd=tmp_path, status=2)
+        assert "--resume" in refused.stderr
+        assert server.stats()["calls"] == 1
+        kiseki(*flags(tmp_path, server, "--resume", "--model=other", "--force_config"), cwd=tmp_path)
+    models = [row["metadata"]["model"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")]
+    assert models == ["mock", "other"], "each row says what made it"
+
+
+def test_a_second_driver_is_refused(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}])
+    with MockServer(turns=0, latency=30) as server:
+        first = start_kiseki(*flags(tmp_path, server), cwd=tmp_path)
+        try:
+            while not server.stats()["in_flight"]:
+                time.sleep(0.05)
+            refused = kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path, status=2)
+            assert f"in use by process {first.pid}" in refused.stderr
+            refused = kiseki("merge", "data/r", cwd=tmp_path, status=2)
+            assert "in use" in refused.stderr
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
+
+
+@pytest.mark.parametrize("engine", ["processes", "inprocess"])
+def test_kill_nine_at_random_moments(tmp_path: Path, engine: str) -> None:
+    """Each (row, sample) exactly once at the end, and no more calls than what was in flight at the kills."""
+    rows: list[Any] = [{"prompt": f"p{number % 25}"} for number in range(40)]
+    write_dataset(tmp_path / "p.jsonl", rows)
+    choose = random.Random(7)
+    concurrency = 6
+    settings = ("--num_samples=2", "--num_workers=2", f"--concurrency={concurrency}", f"--engine={engine}")
+    with MockServer(turns=1, latency=0.03, jitter=0.05) as server:
+        for number in range(KILLS + 1):
+            command = flags(tmp_path, server, *settings, *(("--resume",) if number else ()))
+            process = start_kiseki(*command, cwd=tmp_path)
+            if number < KILLS:
+                wait_for_calls(server, server.stats()["calls"] + choose.randint(4, 24), process)
+                os.killpg(process.pid, signal.SIGKILL)  # driver and workers, no time for anything
+                # another dataset order for the next session: keys are by content
+                choose.shuffle(rows)
+                write_dataset(tmp_path / "p.jsonl", rows)
+            output, _ = process.communicate()
+        assert process.returncode == 0, output
+        calls = server.stats()["calls"]
+    merged = read_rows(tmp_path / "data/r/trajectories.jsonl")
+    assert [(row["prompt_index"], row["sample_index"]) for row in merged] == [(i, k) for i in range(40) for k in (0, 1)]
+    assert [row["prompt"] for row in merged] == [each["prompt"] for each in rows for _ in (0, 1)]
+    # two calls per rollout; what was running, or had ended and was on its way to the disk, is paid for again
+    assert calls <= 2 * 80 + KILLS * 2 * (concurrency + 10)
+
+
+def wait_for_calls(server: MockServer, calls: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None and server.stats()["calls"] < calls:
+        time.sleep(0.01)
+
+
+def test_adopts_a_folder_of_batch_files(tmp_path: Path) -> None:
+    """A folder without a ledger, from another tool, with a torn tail: only the torn row is run again."""
+
+    def old(prompt: str, text: str, **more: Any) -> dict[str, Any]:
+        turns = [{"from": "human", "value": prompt}, {"from": "gpt", "value": f"<think>\nhm\n</think>\n{text}"}]
+        metadata = {"batch_num": 0, "timestamp": "2026-01-15T10:30:00.123", "model": "old/model"}
+        row = {"prompt_index": 0, "conversations": turns, "metadata": metadata, "completed": True, "partial": False}
+        return row | {"api_calls": 3, "toolsets_used": ["web"], "tool_stats": {}, "tool_error_counts": {}} | more
+
+    folder = tmp_path / "data" / "r"
+    folder.mkdir(parents=True)
+    torn = json.dumps(old("torn", "lost"))[:-20]
+    write_dataset(folder / "batch_0.jsonl", [old("one", "first"), old("two", "second"), torn])
+    write_dataset(
+        folder / "batch_10.jsonl",
+        [
+            old("two", "third"),
+            {"prompt_index": 5, "discarded": "no_reasoning", "prompt": "silent"},
+            old("gone", "elsewhere"),
+            old("bad", "x", failed=True),
+        ],
+    )
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in ("torn", "two", "one", "silent", "two", "two", "bad")])
+    with MockServer(script=[{"turns": [{"content": "new", "reasoning": "r"}]}]) as server:
+        refused = kiseki(*flags(tmp_path, server), cwd=tmp_path, status=2)
+        assert "already has results" in refused.stderr
+        done = kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert server.stats()["calls"] == 3, "the torn one, the third 'two' and the failed one"
+    assert "batch_0.jsonl line 3 is damaged" in done.stdout
+    rows = read_rows(folder / "trajectories.jsonl")
+    assert [(row["prompt_index"], row["prompt"], row["conversations"][-1]["value"].split("\n")[-1]) for row in rows] == [
+        (0, "torn", "new"),
+        (1, "two", "second"),
+        (2, "one", "first"),
+        (4, "two", "third"),
+        (5, "two", "new"),
+        (6, "bad", "new"),
+        (-1, "gone", "elsewhere"),
+    ]
+    assert rows[1]["metadata"]["model"] == "old/model"
+    assert rows[1]["metadata"]["timestamp"] == "2026-01-15T10:30:00"
+    assert rows[1]["api_calls"] == 3
+    assert rows[0]["metadata"]["batch_num"] == 11
+    assert {path.name for path in (folder / "adopted").iterdir()} == {"batch_0.jsonl", "batch_10.jsonl"}
+    assert json.loads((folder / "statistics.json").read_text())["discarded"] == {"empty": 1}
+    with MockServer(turns=0) as server:  # adopted once: the ledger is the truth from here on
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert server.stats()["calls"] == 0
+    assert len(read_rows(folder / "trajectories.jsonl")) == 7
