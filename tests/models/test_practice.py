@@ -6,6 +6,7 @@ Real rollouts run its calls with the real tools in a real sandbox; the rest feed
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -166,11 +167,11 @@ def test_first_versions_fail_for_real_and_are_mended() -> None:
     failed = set()
     for messages in done:
         assert "2 3 5 7 11 13 17 19" in messages[-1].content
-        outputs = [json.loads(each.content) for each in messages if each.name == "terminal"]
-        wrong = [each["output"] for each in outputs if each["exit_code"] or "2 3 5 7 11 13 17\n" in each["output"]]
-        if wrong:
-            failed.add(wrong[0].strip().splitlines()[-1].split(":")[0])
-            assert any(name in ("patch", "write_file") for name, _ in calls_of(messages)[3:])
+        commands = {call.id: json.loads(call.arguments).get("command") for each in messages for call in each.tool_calls}
+        runs = [json.loads(each.content)["output"] for each in messages if commands.get(each.tool_call_id) == "python3 prime.py"]
+        assert runs[-1] == "2 3 5 7 11 13 17 19\n"
+        if runs[0] != runs[-1]:
+            failed.add(runs[0].strip().splitlines()[-1].split(":")[0])
             assert "first version went wrong" in messages[-1].content
         else:
             assert "went wrong" not in messages[-1].content
@@ -196,13 +197,13 @@ FAMILIES = {
     "List the prime factors of 360.": "2 2 2 3 3 5",
     "Convert 26 miles to km.": "41.84",
     "Convert 2024 to a Roman numeral.": "MMXXIV",
-    "Write 255 in binary.": "11111111" if False else "255",
+    "Write 255 in binary.": "11111111",
     "What day of the week was 2000-01-01?": "Saturday",
     'Is "A man, a plan, a canal: Panama" a palindrome?': "yes",
     'Put "hello world" in upper case.': "HELLO WORLD",
     'Reverse the words in "one two three".': "three two one",
     "Sort these words: pear, Apple, fig": "Apple, fig, pear",
-    'What is the SHA-256 of "kiseki"?': "",
+    'What is the SHA-256 of "kiseki"?': hashlib.sha256(b"kiseki").hexdigest(),
     'How many vowels are in "education"?': "5",
     "Count the words in this text: the quick brown fox": "4",
     "What is the average of the column age in this CSV:\n\nname,age\nAda,36\nAlan,41\nGrace,85\n": "54.0",
@@ -211,11 +212,11 @@ FAMILIES = {
 
 
 def test_families_get_it_right() -> None:
-    prompts = [each for each in FAMILIES if "SHA" not in each and "in binary" not in each]
-    done = rollouts([(prompt, ("terminal", "file"), seed) for seed, prompt in enumerate(prompts)])
-    for prompt, messages in zip(prompts, done, strict=True):
-        first = messages[-1].content.split("\n\nI ran")[0].split("\n\ncalc")[0]
-        assert FAMILIES[prompt] in first, (prompt, messages[-1].content)
+    done = rollouts([(prompt, ("terminal", "file"), seed) for seed, prompt in enumerate(FAMILIES)])
+    for prompt, messages in zip(FAMILIES, done, strict=True):
+        answer = messages[-1].content
+        assert FAMILIES[prompt] in answer.split("\n\nI ran")[0], (prompt, answer)
+        assert "NOT agree" not in answer, (prompt, answer)
 
 
 def test_same_request_same_reply_and_seeds_vary() -> None:
@@ -449,10 +450,34 @@ tool_lists = st.lists(
     unique_by=lambda each: each.name,
 ).map(tuple)  # fmt: skip
 some_words = st.sampled_from(
-    ["how many ", "sort ", "3, 4 and 5 ", "reverse ", '"abc" ', "the first ", "7 ", "primes ", "csv column a:\n\na,b\n1,2\n", "#### ",
-     "complete ", "def f(x):\n", '    """>>> f(1)\n    2\n    """', "create a file a.txt containing ", "json {", "}", "ファイル", "か",
-     "largest file ", "count words in x.txt ", "2024-01-01 ", "50% of 3 ", "\n", "convert ", "to binary "]
-)  # fmt: skip
+    [
+        "how many ",
+        "sort ",
+        "3, 4 and 5 ",
+        "reverse ",
+        "'abc' ",
+        "the first ",
+        "7 ",
+        "primes ",
+        "csv column a:\n\na,b\n1,2\n",
+        "#### ",
+        "complete ",
+        "def f(x):\n",
+        '    """>>> f(1)\n    2\n    """',
+        "create a file a.txt containing ",
+        "json {",
+        "}",
+        "ファイル",
+        "か",
+        "largest file ",
+        "count words in x.txt ",
+        "2024-01-01 ",
+        "50% of 3 ",
+        "\n",
+        "convert ",
+        "to binary ",
+    ]
+)
 prompts = st.text(max_size=80) | st.lists(some_words | st.text(max_size=4), max_size=12).map("".join)
 results = st.one_of(
     st.text(max_size=40),

@@ -60,6 +60,8 @@ class _Flight(msgspec.Struct):
     rollout: OpenRollout
     tries: int
     """Attempts in this session, this one included."""
+    alone: bool = False
+    """Its worker died; the next attempt shows whether because of it."""
 
 
 class Driver:
@@ -187,6 +189,7 @@ class Driver:
             attempt=rollout.attempts + flight.tries,
             seed=draw_seed(self._run_seed, key),
             toolsets=self._draw(key),
+            alone=flight.alone,
         )
 
     # ---- in: results ----------------------------------------------------------------------------------------------
@@ -210,19 +213,21 @@ class Driver:
         self._arrived.set()
 
     def _lost(self, key: str) -> None:
-        """A rollout whose worker died: tried again, unless it has cost too many workers."""
+        """A rollout whose worker died. Once may be a neighbour's doing: it is tried again alone. Alone it was its own."""
         flight = self._flying.pop(key)
         self._log(f"a worker died with prompt {flight.rollout.prompt.index} in it")
-        if flight.tries < self._max_attempts:
-            self._try_again(flight)
-        else:
+        if flight.alone:
             self._end(flight, _lost_attempt(self._spec(flight)))
+        else:
+            self._try_again(msgspec.structs.replace(flight, alone=True))
         self._changed.set()
 
     def _try_again(self, flight: _Flight) -> None:
         pause = RETRY_SECONDS[min(flight.tries, len(RETRY_SECONDS)) - 1]
         self._order += 1
-        heapq.heappush(self._again, (time.monotonic() + pause, self._order, _Flight(flight.rollout, flight.tries + 1)))
+        heapq.heappush(
+            self._again, (time.monotonic() + pause, self._order, _Flight(flight.rollout, flight.tries + 1, flight.alone))
+        )
         self.tally.retries += 1
 
     # ---- down: the ledger -----------------------------------------------------------------------------------------
@@ -292,7 +297,7 @@ class Driver:
 
 
 def _lost_attempt(spec: RolloutSpec) -> Attempt:
-    error = WorkerDied(f"the worker process died {spec.attempt} times while this prompt ran in it")
+    error = WorkerDied("the worker process died twice with this prompt in it, the second time with no other")
     record = Record(
         key=spec.key,
         sample_index=spec.sample_index,

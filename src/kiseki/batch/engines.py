@@ -121,8 +121,10 @@ class Processes:
         self._settings = settings
         self._num_workers = min(num_workers, concurrency)
         self._share = -(-concurrency // self._num_workers)
-        self._workers: set[_Process] = set()
-        self._readers: set[asyncio.Task[None]] = set()
+        self._workers: set[_Process] = set()  # those that get rollouts by turns
+        self._alive: set[_Process] = set()  # every process that must not outlive us
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._quarantine = asyncio.Semaphore(self._num_workers)
         self._barren = 0
 
     async def run(self, specs: AsyncIterator[RolloutSpec]) -> AsyncIterator[Result]:
@@ -144,13 +146,21 @@ class Processes:
         async def start() -> None:
             worker = await self._start()
             self._workers.add(worker)
-            task = asyncio.create_task(read(worker))
-            self._readers.add(task)
-            task.add_done_callback(self._readers.discard)
+            self._spawn(read(worker))
+
+        async def alone(spec: RolloutSpec) -> None:
+            try:
+                async with self._quarantine:
+                    await results.put(await self._run_alone(spec))
+            except Exception as error:
+                await results.put(error)
 
         async def feed() -> None:
             try:
                 async for spec in specs:
+                    if spec.alone:
+                        self._spawn(alone(spec))
+                        continue
                     while (worker := self._idlest()) is None:
                         if len(self._workers) < self._num_workers:
                             await start()
@@ -167,8 +177,7 @@ class Processes:
             except Exception as error:
                 await results.put(error)
 
-        feeder = asyncio.create_task(feed())
-        self._readers.add(feeder)
+        self._spawn(feed())
         while (result := await results.get()) is not None:
             if isinstance(result, Exception):
                 raise result
@@ -192,13 +201,38 @@ class Processes:
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         frames.send(writer, self._settings)
-        return _Process(process, reader, writer)
+        worker = _Process(process, reader, writer)
+        self._alive.add(worker)
+        return worker
+
+    async def _run_alone(self, spec: RolloutSpec) -> Result:
+        """One rollout in a process that has no other, so that whatever happens to it is this one's doing."""
+        worker = await self._start()
+        frames.send(worker.writer, spec)
+        attempt = await frames.receive(worker.reader, Attempt)
+        await self._end(worker)
+        return attempt or Lost(spec.key)
+
+    async def _end(self, worker: _Process) -> int:
+        """Let a worker end, or see that it has. Returns its exit status."""
+        worker.writer.close()  # which is how a worker is told to end
+        try:
+            status = await asyncio.to_thread(worker.process.wait, STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            status = await asyncio.to_thread(worker.process.wait)
+        self._alive.discard(worker)
+        return status
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _bury(self, worker: _Process, results: asyncio.Queue[Result | Exception | None]) -> None:
         """A worker has ended: say which rollouts went with it."""
         self._workers.discard(worker)
-        worker.writer.close()
-        status = await asyncio.to_thread(worker.process.wait)
+        status = await self._end(worker)
         self._barren = 0 if worker.finished else self._barren + 1
         if self._barren > MAX_RESTARTS:
             raise KisekiError(f"{self._barren} workers in a row died before finishing anything (last exit status {status})")
@@ -207,18 +241,11 @@ class Processes:
         worker.given.clear()
 
     def kill(self) -> None:
-        for worker in self._workers:
+        for worker in self._alive:
             worker.process.kill()
 
     async def close(self) -> None:
-        for task in self._readers:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-        for worker in self._workers:
-            worker.writer.close()  # which is how a worker is told to end
-        for worker in self._workers:
-            try:
-                await asyncio.to_thread(worker.process.wait, STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                await asyncio.to_thread(worker.process.wait)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._end(worker) for worker in list(self._alive)))

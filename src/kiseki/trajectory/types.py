@@ -128,6 +128,8 @@ class RolloutSpec(msgspec.Struct, frozen=True):
     """Of this rollout, drawn from the run's seed and the key."""
     toolsets: tuple[str, ...]
     """Drawn for this rollout from the distribution."""
+    alone: bool = False
+    """Run in a worker process of its own: the one that had it before died, perhaps because of it."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
