@@ -145,15 +145,16 @@ def test_the_session_and_background_processes_do_not_touch_each_other(play: Play
 
 def test_kill_ends_the_whole_tree(play: Play) -> None:
     async def scenario(box: Any) -> None:
-        command = "trap '' TERM; (trap '' TERM; setsid sh -c 'echo $$ >pids; exec sleep 61' & sleep 62 & echo $! >>pids; wait)"
-        await box("terminal", command=f"{command} & echo up; wait", background=True)
+        tree = "setsid sh -c 'echo $$ >>pids; exec sleep 61' & sleep 62 & echo $! >>pids; wait"
+        await box("terminal", command=f"trap '' TERM; ({tree}) & echo up; wait", background=True)
         await until(box, "proc_1", "up")
         while len((await box.sh("cat pids 2>/dev/null")).split()) < 2:
             await asyncio.sleep(0.02)
         await box("terminal", command="sleep 63", background=True)
         answer = await box("process", action="kill", session_id="proc_1")
         assert (answer["status"], answer["exit_code"]) == ("killed", 137)
-        alive = "for p in $(cat pids); do s=$(cut -d')' -f2 /proc/$p/stat 2>/dev/null); case $s in ''|' Z'*) ;; *) echo $p;; esac; done"
+        state = "cut -d')' -f2 /proc/$p/stat 2>/dev/null | cut -c 2"
+        alive = f'for p in $(cat pids); do case $({state}) in ""|Z) ;; *) echo $p ;; esac; done'
         assert await box.sh(alive) == ""
         assert (await box("process", action="poll", session_id="proc_2"))["status"] == "running"
         answer = await box("process", action="kill", session_id="proc_2")

@@ -32,8 +32,8 @@ def test_what_is_there() -> None:
     "name", ["web", "search", "vision", "image_gen", "browser", "code_execution", "delegation", "memory", "skills", "mcp-x"]
 )
 def test_what_this_version_lacks_is_said(name: str) -> None:
-    assert why_unavailable(name).startswith("this version of Kiseki does not have ")
-    with pytest.raises(UsageError, match=f"^toolset {name}: this version of Kiseki does not have"):
+    assert why_unavailable(name).startswith("not in this version")
+    with pytest.raises(UsageError, match=f"^toolset {name}: not in this version"):
         load_tools([name])
 
 

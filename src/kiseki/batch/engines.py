@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -148,6 +149,15 @@ class Processes:
             self._workers.add(worker)
             self._spawn(read(worker))
 
+        async def roomy() -> _Process:
+            while (worker := self._idlest()) is None:
+                if len(self._workers) < self._num_workers:
+                    await start()
+                else:
+                    room.clear()
+                    await room.wait()
+            return worker
+
         async def alone(spec: RolloutSpec) -> None:
             try:
                 async with self._quarantine:
@@ -157,22 +167,19 @@ class Processes:
 
         async def feed() -> None:
             try:
+                worker = await roomy()  # first room, then a spec: none is taken that has to wait
                 async for spec in specs:
                     if spec.alone:
                         self._spawn(alone(spec))
                         continue
-                    while (worker := self._idlest()) is None:
-                        if len(self._workers) < self._num_workers:
-                            await start()
-                            continue
-                        room.clear()
-                        await room.wait()
+                    if worker not in self._workers:
+                        worker = await roomy()
                     worker.given.add(spec.key)
-                    try:
+                    # a dead worker's reader sees its end too, and reports what it had been given
+                    with suppress(ConnectionError):
                         frames.send(worker.writer, spec)
                         await worker.writer.drain()
-                    except ConnectionError:
-                        pass  # its reader sees the end too and reports what it had been given
+                    worker = await roomy()
                 await results.put(None)
             except Exception as error:
                 await results.put(error)

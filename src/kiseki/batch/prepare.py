@@ -10,7 +10,7 @@ import msgspec
 from kiseki.agent.rollout import tools_json
 from kiseki.batch.adopt import batch_files
 from kiseki.batch.config import BatchConfig
-from kiseki.batch.prompts import HF_PREFIX, read_prompts, to_prompt
+from kiseki.batch.prompts import check_dataset, to_prompt
 from kiseki.errors import UsageError
 from kiseki.ledger.ledger import LEDGER_NAME, Ledger
 from kiseki.ledger.types import RunInfo
@@ -57,8 +57,7 @@ def prepare(config: BatchConfig) -> Prepared:
     check_model(config.model)
     backend = choose_backend(config.sandbox)
     prefill = read_prefill(config.prefill_messages_file)
-    if not config.dataset_file.startswith(HF_PREFIX) and not Path(config.dataset_file).is_file():
-        next(read_prompts(config.dataset_file))  # which says what is wrong with it
+    check_dataset(config.dataset_file)
     return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), check_folder(config))
 
 
@@ -70,7 +69,7 @@ def prepare_toolsets(config: BatchConfig) -> Toolsets:
     named = [name for name, percent in distribution.toolsets.items() if percent > 0]
     unavailable = {name: why for name in named if name not in own_names and (why := why_unavailable(name))}
     if unavailable and not (config.skip_unavailable or is_builtin(config.model.model)):
-        listed = "; ".join(f"{name}: {why}" for name, why in unavailable.items())
+        listed = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason(unavailable).items())
         raise UsageError(
             f"distribution {distribution.name!r} has toolsets that are not available ({listed}); "
             "--skip_unavailable runs without them, --list_distributions shows the others"
@@ -78,9 +77,20 @@ def prepare_toolsets(config: BatchConfig) -> Toolsets:
     available = frozenset(name for name in named if name not in unavailable)
     always = tuple(sorted(own_names - set(named)))
     if not available and not always:
-        raise UsageError(f"none of the toolsets of distribution {distribution.name!r} is available ({', '.join(unavailable)})")
+        raise UsageError(
+            f"none of the toolsets of distribution {distribution.name!r} is available ({', '.join(unavailable)}); "
+            "--list_distributions shows the others"
+        )
     tools = load_tools((*sorted(available), *always), list(own))
     return Toolsets(distribution, available, unavailable, own, always, tuple(tools))
+
+
+def by_reason(unavailable: dict[str, str]) -> dict[str, list[str]]:
+    """Reason → the toolsets that it keeps out."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in unavailable.items():
+        reasons.setdefault(why, []).append(name)
+    return reasons
 
 
 def read_prefill(file: str) -> tuple[Message, ...]:

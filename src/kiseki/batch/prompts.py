@@ -64,6 +64,16 @@ def read_prompts(dataset: str, max_samples: int | None = None) -> Iterator[Promp
         yield prompt
 
 
+def check_dataset(dataset: str) -> None:
+    """Raises `DatasetError` when the dataset is plainly not there; reads nothing (it may be a pipe)."""
+    if not dataset.startswith(HF_PREFIX):
+        path = Path(dataset)
+        if not path.exists():
+            raise DatasetError(f"dataset file not found: {dataset}")
+        if path.is_dir():
+            raise DatasetError(f"dataset is a folder, not a file: {dataset}")
+
+
 def to_prompt(index: int, row: Any) -> Prompt:
     """One row as a `Prompt`. Raises `ValueError` with the reason for a row that has no usable one."""
     if not isinstance(row, dict):
@@ -154,11 +164,8 @@ def _rows(dataset: str) -> Iterator[tuple[int, Any]]:
     if dataset.startswith(HF_PREFIX):
         yield from enumerate(_hugging_face(dataset), 1)
         return
+    check_dataset(dataset)
     path = Path(dataset)
-    if not path.exists():
-        raise DatasetError(f"dataset file not found: {dataset}")
-    if path.is_dir():
-        raise DatasetError(f"dataset is a folder, not a file: {dataset}")
     try:
         if path.suffix == ".parquet":
             yield from enumerate(_parquet(path), 1)

@@ -18,7 +18,7 @@ from kiseki.batch.config import BatchConfig, default_concurrency
 from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
 from kiseki.batch.plan import Plan, make_plan
-from kiseki.batch.prepare import Prepared, check_same_run, prepare
+from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.errors import UsageError
@@ -209,7 +209,7 @@ def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, pl
     ]
     for line in lines:
         console.print(Text(line), soft_wrap=True)
-    for name, why in toolsets.unavailable.items():
-        console.print(Text(f"without toolset {name}: {why}"), style="yellow", soft_wrap=True)
+    for why, names in by_reason(toolsets.unavailable).items():
+        console.print(Text(f"without {', '.join(names)}: {why}"), style="yellow", soft_wrap=True)
     if prepared.backend == "local":
         console.print(Text(LOCAL_WARNING), style="yellow", soft_wrap=True)

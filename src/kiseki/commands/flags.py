@@ -24,6 +24,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=_width()),
         )
+        self._switches: set[str] = set()
 
     def flag(self, group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], help: str, default: Any = None) -> None:
         """One flag with a value. `kind` turns the text into it, raising `ValueError` with the reason."""
@@ -34,12 +35,28 @@ class Parser(argparse.ArgumentParser):
         )
 
     def switch(self, group: argparse._ArgumentGroup, name: str, help: str) -> None:
-        """A boolean: bare, or with `=true` or `=false`."""
-        group.add_argument(f"--{name}", nargs="?", const=True, default=False, type=_boolean, help=help, metavar="true|false")
+        """A boolean: bare, or with a value (`=true`, `=false`)."""
+        group.add_argument(f"--{name}", action="store_true", help=help)
+        self._switches.add(f"--{name}")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Raises `UsageError`: an unknown flag (with the likely one), a bad value, a missing flag."""
-        return self.parse_args([_normal(each) for each in argv])
+        return self.parse_args(self._without_boolean_values([_normal(each) for each in argv]))
+
+    def _without_boolean_values(self, arguments: list[str]) -> list[str]:
+        """`--resume=true` and `--resume true` as `--resume`; with false as nothing."""
+        kept: list[str] = []
+        for argument in arguments:
+            name, equals, value = argument.partition("=")
+            if kept and kept[-1] in self._switches and argument.lower() in ("true", "false"):
+                name, equals, value = kept.pop(), "=", argument
+            if name not in self._switches or not equals:
+                kept.append(argument)
+            elif value.lower() not in ("true", "false"):
+                raise UsageError(f"{name}: {value!r} is neither true nor false")
+            elif value.lower() == "true":
+                kept.append(name)
+        return kept
 
     def error(self, message: str) -> NoReturn:
         if unknown := re.search(r"unrecognized arguments: (.*)", message):
@@ -50,7 +67,7 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"unknown {'flag' if first.startswith('-') else 'argument'} {first}{hint}")
         if missing := re.search(r"the following arguments are required: (.*)", message):
             raise UsageError(f"missing {missing[1]}; {self.prog} --help shows an example")
-        raise UsageError(message.removeprefix("argument "))
+        raise UsageError(message.removeprefix("argument ").replace("expected one argument", "a value is needed"))
 
 
 def _width() -> int:
@@ -73,14 +90,6 @@ def _named(kind: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{text!r} cannot be used: {reason}") from error
 
     return convert
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in ("true", "1", "yes", "on"):
-        return True
-    if text.lower() in ("false", "0", "no", "off"):
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
 
 
 # ---- kinds of values ----------------------------------------------------------------------------------------------------

@@ -133,8 +133,11 @@ class Toolbox:
         self._tools = {each.name: each for each in tools}
         self.schemas = tuple(each.schema for each in self._tools.values())
 
-    async def call(self, context: ToolContext, call: ToolCall) -> tuple[Message, ToolRun]:
-        """Run one call. What the model got wrong, or the tool could not do, is the result; `SandboxError` goes through."""
+    async def call(self, context: ToolContext | None, call: ToolCall) -> tuple[Message, ToolRun]:
+        """Run one call; `context` may be None where no tool takes one.
+
+        What the model got wrong, or the tool could not do, is the result; `SandboxError` goes through.
+        """
         started = time.monotonic()
         known = self._tools.get(call.name)
         arguments: msgspec.Struct | None = None
@@ -163,7 +166,7 @@ class Toolbox:
         return Message(role="tool", content=content, tool_call_id=call.id, name=call.name), run
 
 
-async def _run(known: Tool, context: ToolContext, arguments: msgspec.Struct) -> tuple[Any, bool]:
+async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Struct) -> tuple[Any, bool]:
     """The result, and whether the tool raised."""
     values = {field: getattr(arguments, field) for field in arguments.__struct_fields__}
     positional = (context,) if known.takes_context else ()

@@ -7,16 +7,23 @@ import re
 import shlex
 
 from kiseki.models.practice.flows import todo_call
-from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief
+from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief, stop
 
-_NAME = r"(?:[~.]{0,2}/)?[\w.-]{1,60}(?:/[\w.-]{1,60}){0,6}"
-_FILE = rf"[`'\"「]?({_NAME}\.[A-Za-z0-9]{{1,8}}|/{_NAME})[`'\"」]?"
+_NAME = r"[\w./~-]{1,120}"
+_FILE = rf"(?<![\w./~-])[`'\"「]?({_NAME}\.[A-Za-z0-9]{{1,8}}|/{_NAME})[`'\"」]?"
+"""A path as people write it: with an extension, or absolute. No spaces: those cannot be told from the sentence."""
 _CREATE = re.compile(
     rf"\b(?:create|make|write|save)\b[^.\n]{{0,40}}?\bfile\b[^.\n]{{0,20}}?{_FILE}"
     r"[^\n]{0,40}?\b(?:containing|contains|with (?:the )?(?:text|contents?|lines?|words?)|that says|saying)\b\s*[:：]?\s*",
     re.IGNORECASE,
 )
 _CREATE_JA = re.compile(rf"{_FILE}\s*(?:という(?:名前の)?ファイル)?に[、,]?\s*「([^」]{{1,4000}})」(?:と|を)(?:書|保存)")
+_SAVE = re.compile(
+    rf"\b(?:write|save|put)\s+[\"'“`]([^\"”`\n]{{1,2000}})[\"'”`]\s+(?:in)?to\s+(?:the\s+|a\s+)?(?:file\s+)?{_FILE}", re.I
+)
+_SHOW = re.compile(
+    rf"\b(?:read|show|print|display|cat|open)\b(?:\s+me)?\s+(?:the\s+)?(?:contents?\s+of\s+)?(?:the\s+)?(?:file\s+)?{_FILE}", re.I
+)
 _COUNT = re.compile(
     rf"(?:how many|count(?: the)?|number of)\s+(?:the\s+)?(lines?|words?|characters?|bytes?)\b[^\n]{{0,60}}?"
     rf"\b(?:in|of)\s+(?:the\s+)?(?:file\s+)?{_FILE}",
@@ -24,13 +31,19 @@ _COUNT = re.compile(
 )
 _COUNT_JA = re.compile(rf"{_FILE}\s*の(行数|単語数|文字数)")
 _LIST = re.compile(
-    r"\b(?:list|show)\b[^.\n]{0,30}\b(?:files|folder|directory|contents)\b"
+    r"\b(?:list|show|how many)\b[^.\n]{0,30}\b(?:files|folder|directory|contents)\b"
     r"(?:[^\n]{0,40}?\s(?:in|of|under)\s+(?:the\s+)?[`'\"]?((?:[~.]{0,2}/)[\w./-]{0,120}))?",
     re.IGNORECASE,
 )
+_LINES_OF = re.compile(
+    r"\bhow many lines of (python|javascript|typescript|rust|go|java|c|markdown|json|text|shell)\b"
+    r"[^\n]{0,40}\b(?:here|folder|directory|project|repository|repo)\b",
+    re.IGNORECASE,
+)
+_SUFFIXES = {"python": "py", "javascript": "js", "typescript": "ts", "rust": "rs", "markdown": "md", "text": "txt", "shell": "sh"}
 _LIST_JA = re.compile(r"ファイル(?:の)?(?:一覧|をリスト)|フォルダの中身")
 _LARGEST = re.compile(
-    r"\b(?:largest|biggest) (?:(\d{1,2}) )?files?\b"
+    r"\b(?:(\d{1,2}) )?(?:largest|biggest) files?\b"
     r"(?:[^\n]{0,40}?\s(?:in|under)\s+(?:the\s+)?[`'\"]?((?:[~.]{0,2}/)[\w./-]{0,120}))?",
     re.IGNORECASE,
 )
@@ -43,12 +56,18 @@ def file_flow(text: str, kit: Kit, draw: random.Random, japanese: bool) -> Flow 
             return create(found[1], content, _wants_count(text), kit, draw, japanese)
         if (found := _CREATE.search(text)) and (content := _content(text[found.end() :])):
             return create(found[1], content, _wants_count(text), kit, draw, japanese)
+        if found := _SAVE.search(text):
+            return create(found[2], found[1], _wants_count(text), kit, draw, japanese)
     if kit.can_read:
         if found := _COUNT_JA.search(text):
             unit = {"行数": "lines", "単語数": "words", "文字数": "characters"}[found[2]]
             return count(found[1], unit, kit, draw, japanese)
         if found := _COUNT.search(text):
             return count(found[2], found[1].lower().rstrip("s") + "s", kit, draw, japanese)
+        if found := _SHOW.search(text):
+            return show(found[1], kit, draw, japanese)
+    if kit.shell and (found := _LINES_OF.search(text)):
+        return lines_of(found[1], kit, draw, japanese)
     if kit.shell and (found := _LARGEST.search(text)):
         return largest((found[2] or ".").rstrip(".") or ".", min(int(found[1] or 1), 20), kit, draw, japanese)
     if (kit.shell or "search_files" in kit.known) and ((found := _LIST.search(text)) or _LIST_JA.search(text)):
@@ -163,7 +182,8 @@ def count(path: str, unit: str, kit: Kit, draw: random.Random, japanese: bool) -
     (wc,) = yield Turn("`wc` counts.", (kit.run(f"wc -{slip} {name}"),))
     if wc.failed:
         (found,) = yield Turn(
-            f"{wc.complaint} Perhaps it is elsewhere.", (kit.run(f"find . -name {shlex.quote(path.rsplit('/', 1)[-1])} | head"),)
+            f"{stop(wc.complaint)} Perhaps it is elsewhere.",
+            (kit.run(f"find . -name {shlex.quote(path.rsplit('/', 1)[-1])} | head"),),
         )
         others = [line for line in found.output.split("\n") if line.startswith("./")] if not found.failed else []
         if not others:
@@ -179,6 +199,20 @@ def count(path: str, unit: str, kit: Kit, draw: random.Random, japanese: bool) -
         return
     text = f"{path} has {number_found[0]} {unit}."
     yield Turn(f"`wc` says {number_found[0]}.", text=_said(text, japanese, f"{number_found[0]} です。"))
+
+
+def show(path: str, kit: Kit, draw: random.Random, japanese: bool) -> Flow:
+    """Show what is in a file."""
+    looks = kit.look(draw)
+    if looks and "/" not in path:
+        yield Turn(f"The request is to show {path}. First I look whether it is there.", looks)
+    (read,) = yield Turn(f"I read {path}.", (kit.read(path),))
+    if read.failed:
+        text = f"I could not read {path}: {read.complaint}"
+        yield Turn("It cannot be read; I say so.", text=_said(text, japanese, f"{path} を読めませんでした。"))
+        return
+    text = f"{path} says:\n\n{_short(read.output)}" if read.output.strip() else f"{path} is empty."
+    yield Turn("I have its content.", text=_said(text, japanese, f"{path} の内容は次のとおりです。"))
 
 
 def _absent(path: str, seen: Result, japanese: bool) -> Turn:
@@ -210,6 +244,31 @@ def listing(folder: str, kit: Kit, draw: random.Random, japanese: bool) -> Flow:
         return
     text = f"This is what is in {folder}:\n\n{_short(seen.output)}"
     yield Turn("I have the listing.", text=_said(text, japanese, f"{folder} の中身は次のとおりです。"))
+
+
+def lines_of(language: str, kit: Kit, draw: random.Random, japanese: bool) -> Flow:
+    """Count the lines of all files of a language below the current folder."""
+    suffix = _SUFFIXES.get(language.lower(), language.lower())
+    looks = kit.look(draw)
+    yield Turn(f"The request is to count lines of {language}: files that end in .{suffix}. First a look at the folder.", looks)
+    find = f"find . -name '*.{suffix}' -type f"
+    if draw.random() < 0.6:
+        (wc,) = yield Turn("`wc -l` counts lines.", (kit.run(f"wc -l *.{suffix}"),))
+        seen = f"{stop(wc.complaint)} So none lie here directly" if wc.failed else "That takes only this folder"
+        thought = f"{seen}; `find` goes into the folders below as well."
+    else:
+        thought = "`find` goes into the folders below as well, and `cat` joins all files for one count."
+    total, files = yield Turn(thought, (kit.run(f"{find} -exec cat {{}} + | wc -l"), kit.run(f"{find} | wc -l")))
+    lines, number = total.output.strip(), files.output.strip()
+    if total.failed or files.failed or not (lines.isdigit() and number.isdigit()):
+        text = f"I could not count the lines: {total.complaint if total.failed else files.complaint}"
+        yield Turn("The count did not come out; I say so.", text=_said(text, japanese, "数えられませんでした。"))
+    elif number == "0":
+        text = f"There are no .{suffix} files in this folder or below it, so there are 0 lines of {language}."
+        yield Turn("No such files.", text=_said(text, japanese, "該当するファイルはありません。"))
+    else:
+        text = f"{lines} lines of {language}, in {number} file{'s' * (number != '1')} in this folder and below it."
+        yield Turn(f"{number} files, {lines} lines.", text=_said(text, japanese, f"{lines} 行です。"))
 
 
 def largest(folder: str, how_many: int, kit: Kit, draw: random.Random, japanese: bool) -> Flow:

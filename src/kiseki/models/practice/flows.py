@@ -11,7 +11,7 @@ import re
 import shlex
 
 from kiseki.models.practice.task import Mistake, Task
-from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief, shell_write
+from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief, shell_write, stop
 
 FIRST_TIME_RIGHT = 0.15
 """Share of rollouts in which the first version has no mistake, so that a dataset does not teach that one always fails."""
@@ -82,7 +82,7 @@ def _with_shell(task: Task, kit: Kit, draw: random.Random, mistake: Mistake | No
     if any(each.failed for each in written):
         bad = next(each for each in written if each.failed)
         again = tuple(kit.run(_into_tmp(path, content)) for path, content in files)
-        written = yield Turn(f"Writing failed: {bad.complaint} I try the folder for temporary files instead.", again)
+        written = yield Turn(f"Writing failed: {stop(bad.complaint)} I try the folder for temporary files instead.", again)
         if any(each.failed for each in written):
             yield _gave_up(task, f"I could not write the script: {bad.complaint}", japanese)
             return
@@ -107,7 +107,7 @@ def _with_shell(task: Task, kit: Kit, draw: random.Random, mistake: Mistake | No
         (fixed,) = yield Turn(thought, (fix,), _aside(draw, "I see the mistake."))
         if fixed.failed:
             rewrite = kit.write(task.script, task.source)
-            (fixed,) = yield Turn(f"The edit was refused: {fixed.complaint} I write the whole file again.", (rewrite,))
+            (fixed,) = yield Turn(f"The edit was refused: {stop(fixed.complaint)} I write the whole file again.", (rewrite,))
         (ran,) = yield Turn(draw.choice(_AGAIN), (kit.run(f"{python} {task.script}"),))
         problem = _problem(task, ran)
         if problem:
@@ -142,7 +142,7 @@ def _with_code_tool(task: Task, draw: random.Random, mistake: Mistake | None, ja
     (ran,) = yield Turn(f"The request is to {task.understood}. I run a short program.", (Call("execute_code", {"code": first}),))
     failure = problem = _problem(task, ran)
     if problem:
-        thought = f"It failed: {problem}. {mistake.why if mistake else 'I try the program once more.'}"
+        thought = f"It failed: {stop(problem)} {mistake.why if mistake else 'I try the program once more.'}"
         (ran,) = yield Turn(thought, (Call("execute_code", {"code": head + task.source}),))
         problem = _problem(task, ran)
         if problem:
@@ -216,11 +216,11 @@ def _repair(task: Task, kit: Kit, mistake: Mistake | None, ran: Result, problem:
     if mistake and (mistake.error in ran.output if mistake.error else not ran.failed):
         line = re.findall(rf"{re.escape(task.script)}\", line (\d+)", ran.output[-4000:])
         where = f"Line {line[-1]}: " if line else ""
-        thought = f"{where}{problem}. {mistake.why}" if mistake.error else f"It ran, but {problem}. {mistake.why}"
+        thought = f"{where}{stop(problem)} {mistake.why}" if mistake.error else f"It ran, but {stop(problem)} {mistake.why}"
         if draw.random() < 0.75:
             return thought, kit.fix(task.script, mistake.bad, mistake.good, task.source)
         return thought + " I write the file again.", kit.write(task.script, task.source)
-    return f"{problem}. That is not what I expected; I write the script again from the start.", kit.write(
+    return f"{stop(problem)} That is not what I expected; I write the script again from the start.", kit.write(
         task.script, task.source
     )
 
@@ -297,14 +297,14 @@ def _by_head(task: Task, japanese: bool, thought: str, note: str) -> Turn:
 
 
 def _gave_up(task: Task, why: str, japanese: bool, thought: str = "") -> Turn:
-    said = f"I could not {task.understood}: {why}."
+    said = f"I could not {task.understood}: {stop(why)}"
     if japanese:
         said = f"申し訳ありませんが、最後までできませんでした。\n\n{said}"
-    return Turn(thought or f"This did not work: {why}. I say so instead of guessing.", text=said)
+    return Turn(thought or f"This did not work: {stop(why)} I say so instead of guessing.", text=said)
 
 
 def _no_file(path: str, seen: Result, japanese: bool) -> Turn:
-    said = f"There is no file {path} here: {seen.complaint} So there was nothing to work on."
+    said = f"There is no file {path} here: {stop(seen.complaint)} So there was nothing to work on."
     if japanese:
         said = f"ファイル {path} が見つかりませんでした。\n\n{said}"
     return Turn(f"{path} is not there, and making one up would be wrong.", text=said)

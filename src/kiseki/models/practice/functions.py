@@ -11,7 +11,7 @@ import msgspec
 
 from kiseki.models.practice.bodies import CANDIDATES, attempt, slip
 from kiseki.models.practice.flows import todo_call
-from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief
+from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief, stop
 
 _SIGNATURE = re.compile(r"^def (\w{1,80})\(([^\n]{0,400}?)\)\s*(?:->\s*([^\n:]{1,100}))?\s*:[ \t]*$", re.MULTILINE)
 _ASKS = re.compile(r"\b(?:complete|implement|finish|fill in|write the body)\b|完成|実装", re.IGNORECASE)
@@ -67,7 +67,9 @@ def read_request(prompt: str) -> Request | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         return Request(code, name, parameters, returns, doc, 0, ())
-    return Request(code, name, parameters, returns, doc, len(re.findall(r"^\s*>>> ", doc, re.MULTILINE)), _examples(doc, name))
+    # ">>> f(1) == 2" with nothing below is no doctest, though it looks like one
+    doctests = sum(not _EXAMPLE.match(line) for line in re.findall(r"^[ \t]*>>> .*", doc, re.MULTILINE))
+    return Request(code, name, parameters, returns, doc, doctests, _examples(doc, name))
 
 
 def _parameters(text: str) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ def _examples(doc: str, name: str) -> tuple[tuple[str, str], ...]:
     for match in _EXAMPLE.finditer(doc[:6000]):
         call, expected = match[1], re.sub(r"\s+#.*$", "", match[2]).strip().rstrip(".,;")
         expected = {"true": "True", "false": "False", "none": "None", "null": "None"}.get(expected.lower(), expected)
-        if call.startswith(f"{name}(") and not match[0].lstrip().startswith(">>>") and _plain(call, expected, name):
+        if _plain(call, expected, name):
             found.append((call, expected))
     for call, expected in _DOCTEST.findall(doc[:6000]):
         if _plain(call.strip(), expected.strip(), name):
@@ -229,14 +231,14 @@ def _failure(ran: Result) -> str:
     lines = [line.strip() for line in ran.output[-4000:].splitlines() if line.strip()]
     for line in reversed(lines):
         if re.match(r"\w*(?:Error|Exception)\b", line):
-            return f"The run says: {brief(line, 160)}."
+            return f"The run says: {stop(brief(line, 160))}"
     for line in lines:
         if " gave " in line and "expected" in line:
-            return f"The run says: {brief(line, 160)}."
+            return f"The run says: {stop(brief(line, 160))}"
     if "Expected:" in lines:
         at = lines.index("Expected:")
-        return f"An example differs: {brief(' '.join(lines[at : at + 4]), 160)}."
-    return f"The run says: {ran.complaint}."
+        return f"An example differs: {stop(brief(' '.join(lines[at : at + 4]), 160))}"
+    return f"The run says: {stop(ran.complaint)}"
 
 
 def _verdict(request: Request, passed: int, tried: int, ran: Result) -> str:

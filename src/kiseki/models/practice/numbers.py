@@ -10,14 +10,23 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from kiseki.models.practice.task import Mistake, Task
+from kiseki.models.practice.task import Mistake, Task, doubt
 
-NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+_NUMBER = r"-?\d{1,30}(?:\.\d{1,20})?"
 _WORDS = {
     "to the power of": "**", "raised to": "**", "multiplied by": "*", "divided by": "/", "times": "*", "plus": "+", "minus": "-",
     "×": "*", "÷": "/", "^": "**", "足す": "+", "引く": "-", "掛ける": "*", "かける": "*", "割る": "/", "−": "-",
 }  # fmt: skip
-_EXPRESSION = re.compile(r"[-(\s]*\d[\d.]*(?:\s*(?:\*\*|//|[-+*/%()])[-+*/%()\s]*\d[\d.]*\)*)+")
+_EXPRESSION = re.compile(
+    r"(?<![\w.])[-(\s]{0,12}\d[\d.]{0,30}(?:\s{0,3}(?:\*\*|//|[-+*/%()])[-+*/%()\s]{0,20}\d[\d.]{0,30}\){0,12})+"
+)
+_BETWEEN = tuple(
+    (re.compile(rf"\b{words} (\d{{1,15}}(?:\.\d{{1,9}})?) {link} (\d{{1,15}}(?:\.\d{{1,9}})?)", re.IGNORECASE), sign)
+    for words, link, sign in (
+        ("multiply", "(?:by|and|with)", "*"), ("product of", "and", "*"),
+        ("divide", "by", "/"), ("difference between", "and", "-"),
+    )
+)  # fmt: skip
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
@@ -49,9 +58,11 @@ def evaluate(expression: str) -> int | float | None:
 
 def arithmetic(text: str) -> Task | None:
     """ "What is 17 * 23", "(3 + 4) x 12", "12% of 250"."""
-    if match := re.search(r"(\d[\d.]*)\s*(?:%|percent) of (\d[\d,.]*\d|\d)", text):
+    if match := re.search(r"(?<![\d.])(\d[\d.]{0,15})\s?(?:%|percent) of (\d[\d,.]{0,15}\d|\d)", text):
         return _expression(f"{match[2].replace(',', '')} * {match[1].rstrip('.')} / 100", f"{match[1]}% of {match[2]}")
     plain = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    for pattern, sign in _BETWEEN:
+        plain = pattern.sub(rf"\1 {sign} \2", plain)
     for word, sign in _WORDS.items():
         plain = plain.replace(word, f" {sign} " if word.isascii() and word.isalpha() else sign)
     plain = re.sub(r"(?<=\d)\s*[xX]\s*(?=\d)", " * ", plain)
@@ -126,39 +137,35 @@ def _close(check: str, output: str) -> bool:
         return False
 
 
+_SORT, _MEAN, _SUM = ("sorted(numbers)", "sort the numbers"), ("sum(numbers) / len(numbers)", "average"), ("sum(numbers)", "sum")
+_MAX, _MIN = ("max(numbers)", "largest of the numbers"), ("min(numbers)", "smallest of the numbers")
 _LIST_WORDS = {
-    "sort": ("sorted(numbers)", "sort the numbers"),
-    "average": ("sum(numbers) / len(numbers)", "average the numbers"),
-    "mean": ("sum(numbers) / len(numbers)", "average the numbers"),
-    "median": ("statistics.median(numbers)", "find the median"),
-    "sum": ("sum(numbers)", "add up the numbers"),
-    "add": ("sum(numbers)", "add up the numbers"),
-    "total": ("sum(numbers)", "add up the numbers"),
-    "largest": ("max(numbers)", "find the largest number"),
-    "biggest": ("max(numbers)", "find the largest number"),
-    "maximum": ("max(numbers)", "find the largest number"),
-    "smallest": ("min(numbers)", "find the smallest number"),
-    "minimum": ("min(numbers)", "find the smallest number"),
-    "並べ": ("sorted(numbers)", "sort the numbers"),
-    "平均": ("sum(numbers) / len(numbers)", "average the numbers"),
-    "合計": ("sum(numbers)", "add up the numbers"),
-    "最大": ("max(numbers)", "find the largest number"),
-    "最小": ("min(numbers)", "find the smallest number"),
+    r"\bsort(?:ed)?\b(?! out)|並べ": _SORT,
+    r"\baverage\b|\bmean\b|平均": _MEAN,
+    r"\bmedian\b|中央値": ("statistics.median(numbers)", "median"),
+    r"\bsum\b|\badd\b|\btotal\b|合計": _SUM,
+    r"\blargest\b|\bbiggest\b|\bmaximum\b|最大": _MAX,
+    r"\bsmallest\b|\bminimum\b|最小": _MIN,
 }
-_RUN_OF_NUMBERS = re.compile(rf"{NUMBER}(?:(?:\s*[,;、]\s*(?:and\s+)?|\s+and\s+|\s+|と){NUMBER})+")
+_BEYOND = re.compile(r"\b(?:squares?|cubes?|products?|digits|weighted|pairs?|differences?)\b")
+"""Words that make a list question another one than it seems."""
+_RUN_OF_NUMBERS = re.compile(
+    rf"(?<![\d.]){_NUMBER}(?:(?:\s{{0,3}}[,;、]\s{{0,3}}(?:and\s{{1,3}})?|\s{{1,3}}and\s{{1,3}}|\s{{1,3}}|と){_NUMBER})+"
+)
 
 
 def number_list(text: str) -> Task | None:
     """ "Sort these numbers: 5, 3, 9", "the average of 2, 4 and 9"."""
     lower = text.lower()
-    found = [(lower.find(word), word) for word in _LIST_WORDS if re.search(rf"\b{word}" if word.isascii() else word, lower)]
+    found = [(match.start(), kind) for pattern, kind in _LIST_WORDS.items() if (match := re.search(pattern, lower))]
     runs = [match[0] for match in _RUN_OF_NUMBERS.finditer(re.sub(r"(?<=\d),(?=\d)", ", ", text))]
-    if not found or not runs:
+    if not found or not runs or _BEYOND.search(lower):
         return None
     numbers = [_number(each) for each in re.findall(r"-?\d+(?:\.\d+)?", max(runs, key=len))]
     if not 2 <= len(numbers) <= 500:
         return None
-    expression, what = _LIST_WORDS[min(found)[1]]
+    expression, noun = min(found)[1]
+    what = noun if noun.startswith("sort") else f"find the {noun}"
     falling = expression == "sorted(numbers)" and re.search(
         r"descend|decreas|largest first|high(?:est)? to low|降順|大きい順", lower
     )
@@ -189,7 +196,7 @@ def number_list(text: str) -> Task | None:
             return ""
         if is_sort:
             return f"the order is not right: {output[:80]}"
-        return f"{output[:60]} does not fit numbers between {min(numbers)} and {max(numbers)}"
+        return doubt(output, value)
 
     rendered = " ".join(str(each) for each in numbers)
     order = "sort -gr" if falling else "sort -g"
@@ -207,7 +214,7 @@ def number_list(text: str) -> Task | None:
         understood=what,
         script="sort_numbers.py" if is_sort else "stats.py",
         source=source,
-        answer=("Sorted: {out}" if is_sort else f"The {min(found)[1] if min(found)[1].isascii() else 'result'} is {{out}}."),
+        answer=("Sorted: {out}" if is_sort else f"The {noun} is {{out}}."),
         answer_ja="並べ替えると {out} になります。" if is_sort else "答えは {out} です。",
         own_mistakes=tuple(own),
         in_head=str(value),

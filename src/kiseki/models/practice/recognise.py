@@ -1,4 +1,4 @@
-"""Prompt → flow: which family a prompt belongs to. Only the first `SCANNED` characters decide, so a huge prompt costs little."""
+"""Prompt → flow: which family a prompt belongs to. No prompt is read beyond a bound, so a huge one costs little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiseki.models.practice.numbers import arithmetic, number_list
 from kiseki.models.practice.sequences import number_theory, sequence
 from kiseki.models.practice.tables import csv_table, json_document
 from kiseki.models.practice.task import Task
-from kiseki.models.practice.texts import text_change, text_statistics
+from kiseki.models.practice.texts import message, text_change, text_statistics
 from kiseki.models.practice.tool_flows import SCANNED, named_tool, other
 from kiseki.models.practice.view import Flow, Kit
 from kiseki.models.practice.words import word_problem
@@ -28,6 +28,7 @@ _FAMILIES = (
     number_theory,
     conversion,
     dates,
+    message,
     text_change,
     number_list,
     arithmetic,
@@ -43,6 +44,8 @@ def choose_flow(prompt: str, kit: Kit, draw: random.Random) -> Flow:
         return other(prompt, kit, draw, japanese)  # the user names a tool of theirs: that one is meant
     if request := _function_request(prompt[: 4 * SCANNED]):
         return complete_function(request, kit, draw, japanese)
+    if len(prompt) > SCANNED:
+        return other(prompt, kit, draw, japanese)
     if "####" not in text and (flow := file_flow(text, kit, draw, japanese)):
         return flow
     if task := _task(text):

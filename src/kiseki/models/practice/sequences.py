@@ -203,7 +203,7 @@ def number_theory(text: str) -> Task | None:
         return one_number(
             f"find the {name} of {first} and {second}", name, source, value, f"The {name} of {first} and {second} is"
         )
-    if match := re.search(r"factorial of (\d{1,3})\b|\b(\d{1,3})!(?!\w)|(\d{1,3})の階乗", lower):
+    if match := re.search(r"factorial of (\d{1,3})\b|\b(\d{1,3})(?:!(?!\w)| factorial)|(\d{1,3})の階乗", lower):
         number = int(match[1] or match[2] or match[3])
         if number > 300:
             return None

@@ -8,14 +8,14 @@ import re
 
 import msgspec
 
-from kiseki.models.practice.task import Mistake, Task
+from kiseki.models.practice.task import Mistake, Task, doubt
 
 
 def _block(text: str) -> str:
     """The fenced block of the prompt, else the lines after the first one that ends in a colon."""
-    if match := re.search(r"```[a-z]*\n(.{1,6000}?)```", text, re.DOTALL):
+    if match := re.search(r"```[a-z]{0,10}\n(.+?)```", text, re.DOTALL):
         return match[1].strip("\n")
-    match = re.search(r"[:：]\s*\n(.{1,6000})", text, re.DOTALL)
+    match = re.search(r"[:：][ \t]{0,4}\n\n?(.+)", text, re.DOTALL)
     return match[1].strip("\n") if match else ""
 
 
@@ -64,7 +64,7 @@ def csv_table(text: str) -> Task | None:
     value = str(round(total, 2))
 
     def suspicious(output: str) -> str:
-        return "" if output == value else f"{output[:40]} does not fit a column from {min(values):g} to {max(values):g}"
+        return "" if output == value else doubt(output, value)
 
     awk = "{ s += $" + str(at + 1) + '; n++ } END { printf "%.12g\\n", ' + ("s / n" if average else "s") + " }"
     command = f"tail -n +2 data.csv | awk -F, '{awk}'"

@@ -33,7 +33,7 @@ def _no_complaint(output: str) -> str:
 def doubt(output: str, value: object) -> str:
     """What to say of an output that is not `value`, without giving the value away: a policy that could would need no run."""
     try:
-        rough = float(f"{float(str(value)):.1g}")
+        rough = float(f"{float(str(value)):.2g}")
         float(output)
     except (ValueError, OverflowError):
         return f"{output[:60]!r} does not look right"

@@ -9,19 +9,34 @@ from collections.abc import Callable
 
 from kiseki.models.practice.task import Mistake, Task, doubt
 
-_QUOTED = re.compile(
-    r"\"([^\"]{1,2000})\"|“([^”]{1,2000})”|「([^」]{1,2000})」|`([^`]{1,2000})`|(?<!\w)'([^'\n]{1,2000})'(?!\w)", re.DOTALL
-)
+_QUOTES = ('""', "“”", "「」", "``", "''")
+
+
+def _between(text: str, opened: str, closed: str) -> list[str]:
+    """What stands between these quotation marks. An apostrophe inside a word opens and closes nothing."""
+    found, at = [], 0
+    while (start := text.find(opened, at)) >= 0:
+        at = start + 1
+        if opened == "'" and text[start - 1 : start].isalnum():
+            continue
+        end = text.find(closed, at)
+        while opened == "'" and end >= 0 and text[end + 1 : end + 2].isalnum():
+            end = text.find(closed, end + 1)
+        if end < 0:
+            break
+        found.append(text[at:end])
+        at = end + 1
+    return found
 
 
 def given_text(text: str) -> str:
     """The text that a prompt is about: the longest quoted one, else what follows the first line that ends in a colon."""
-    quoted = ["".join(match) for match in _QUOTED.findall(text)]
+    quoted = [each for pair in _QUOTES for each in _between(text, *pair)]
     if quoted:
         return max(quoted, key=len)
-    if match := re.search(r":\s*\n+(.{1,4000})", text, re.DOTALL):
+    if match := re.search(r":[ \t]{0,4}\n+(.+)", text, re.DOTALL):
         return match[1].strip("\n")
-    match = re.search(r":[ \t]+(\S.{0,2000})", text)
+    match = re.search(r":[ \t]{1,4}(\S.*)", text)
     return match[1].strip() if match else ""
 
 
@@ -55,6 +70,8 @@ def text_change(text: str) -> Task | None:
         return _letters(match[1], match[2])
     subject = given_text(text)
     if not subject or len(subject) > 2000 or "\n" in subject.strip():
+        return None
+    if re.search(r"\b(?:list|array|numbers)\b", lower) and re.search(r"\brevers", lower):
         return None
     for pattern, what, expression, said in _CHANGES:
         if not re.search(pattern, lower):
@@ -99,6 +116,29 @@ def text_change(text: str) -> Task | None:
             "結果は {out} です。",
         )
     return None
+
+
+def message(text: str) -> Task | None:
+    """ "Write a script hello.py that prints hello world and run it"."""
+    match = re.search(r"\b(?:script|program|file|code)\b[^\n]{0,60}?\bprints?\b(?: out)? (.{1,200})", text, re.IGNORECASE)
+    if not match:
+        return None
+    quoted = [each for pair in _QUOTES for each in _between(match[1], *pair)]
+    plain = re.match(r"hello,? world!?", match[1], re.IGNORECASE)
+    said = quoted[0] if quoted else plain[0] if plain else ""
+    if not said.strip() or said != said.strip():
+        return None
+    named = re.search(r"(?<![\w./-])(\w{1,40}\.py)\b", text)
+    source = f"# Say it\nmessage = {said!r}\nprint(message)\n"
+    return Task(
+        understood="write a script that prints a text",
+        script=named[1] if named else "hello.py",
+        source=source,
+        answer="The script prints: {out}",
+        answer_ja="スクリプトの出力は「{out}」です。",
+        in_head=said,
+        suspicious=lambda output: "" if output == said else doubt(output, said),
+    )
 
 
 def eval_change(expression: str, text: str) -> object:

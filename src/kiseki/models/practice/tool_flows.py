@@ -8,10 +8,11 @@ from typing import Any
 
 from kiseki.models.base import ToolSchema
 from kiseki.models.practice.flows import todo_call
-from kiseki.models.practice.view import ASIDE, Call, Flow, Kit, Result, Turn, brief, read_parameters
+from kiseki.models.practice.view import ASIDE, Call, Flow, Kit, Result, Turn, brief, read_parameters, stop
 
-SCANNED = 8_000
-"""Characters of a prompt that are looked at for keywords."""
+SCANNED = 6_000
+"""Characters of a prompt that are looked at. A longer one gets a note: what is given in it could be cut short, and a count or a
+sum of half a text would be wrong."""
 _COMMON_TEXT = """a an and are as at be but by can do does for from has have how i in is it its me my no not of on or please so
  some such than that the then there these this to us was we were what when where which who will with would you your"""
 _COMMON = frozenset(_COMMON_TEXT.split())
@@ -174,11 +175,11 @@ def _use_tool(prompt: str, tool: ToolSchema, japanese: bool) -> Flow:
         whole = {name: filler.value(name, each) for name, each in list(schema.properties.items())[:30]}
         if whole != required:
             tried = 2
-            thought = f"It refused: {result.complaint} I try once more with every argument filled in."
+            thought = f"It refused: {stop(result.complaint)} I try once more with every argument filled in."
             (result,) = yield Turn(thought, (Call(tool.name, whole),))
     if result.failed:
         times = "twice" if tried == 2 else "once"
-        text = f"I called {tool.name} {times} and it failed: {result.complaint}. So I have no result to give."
+        text = f"I called {tool.name} {times} and it failed: {stop(result.complaint)} So I have no result to give."
         yield Turn("It fails, and guessing a result would be wrong.", text=_bilingual(text, japanese))
         return
     text = f"{tool.name} answered:\n\n{_shown(result)}"

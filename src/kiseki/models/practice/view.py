@@ -94,6 +94,11 @@ def brief(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def stop(text: str) -> str:
+    """`text` with a full stop, unless it ends like a sentence already."""
+    return text if text.endswith((".", "?", "!", "。")) else f"{text}."
+
+
 class Parameters(msgspec.Struct, frozen=True):
     """As much of a JSON schema as the policy looks at."""
 

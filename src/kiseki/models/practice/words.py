@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kiseki.models.practice.task import Mistake, Task
+from kiseki.models.practice.task import Mistake, Task, doubt
 
 _SPELLED = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
@@ -67,7 +67,7 @@ def word_problem(text: str, *, asked_for: bool) -> Task | None:
         answer_ja="計算の結果は {out} です。",
         own_mistakes=tuple(_mistakes(lines, shown)),
         in_head=shown,
-        suspicious=lambda output: "" if output == shown else _estimate(output, value),
+        suspicious=lambda output: "" if output == shown else doubt(output, value),
         check=f"""awk 'BEGIN {{ {"; ".join(lines)}; printf "%.12g\\n", total }}'""",
         check_why="I let awk do the same steps, to be sure of the arithmetic at least.",
         agrees=_near,
@@ -176,11 +176,6 @@ def _apply(total: float, operation: str, amount: str) -> float:
 def _shown(value: float) -> str:
     value = round(value, 2)
     return str(int(value)) if value == int(value) else str(value)
-
-
-def _estimate(output: str, value: float) -> str:
-    rough = f"{float(f'{value:.1g}'):g}" if abs(value) < 1e6 else f"{value:.1g}"
-    return f"{output[:40]} does not fit a rough estimate, which comes to about {rough}"
 
 
 def _near(check: str, output: str) -> bool:

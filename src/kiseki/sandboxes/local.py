@@ -1,0 +1,66 @@
+"""Sandboxes that are ordinary processes of this machine: own HOME, TMPDIR and folders, a clean environment, nothing more.
+
+No security boundary: commands can read and change what the user who started the run can, and a literal /tmp is the host's own
+(TMPDIR leads elsewhere). An absolute `cwd` is made below the private folder. On close all processes of the sandbox are killed
+and its folder is removed. A sandbox's processes are those in its cgroup where there is one; else those below its first
+process or with its folder in their environment, so a daemon that cleared its environment survives.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from kiseki.errors import SandboxError
+from kiseki.sandboxes import cgroup, folders
+from kiseki.sandboxes.base import Limits
+from kiseki.sandboxes.launch import Blueprint, fifo_folder, launch
+from kiseki.sandboxes.python import STANDARD_PATH, python_folder
+from kiseki.sandboxes.shell import INTERACTIVE, QUIET, ShellSandbox
+
+LOCAL_WARNING = (
+    "Sandbox 'local' keeps rollouts apart but does not protect this machine: commands run on it directly, as the current "
+    "user, and can read and change everything that this user can."
+)
+
+
+async def open_local(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
+    """A started sandbox. Raises SandboxError."""
+    folder = folders.make(label)
+    home, temporary = folder / "home", folder / "tmp"
+    work = folders.normal(f"{folder}/root/{cwd}" if cwd.startswith("/") else f"{home}/{cwd}")
+    try:
+        if not f"{work}/".startswith(f"{folder}/"):
+            raise SandboxError(f"the working folder {cwd} leads out of the sandbox")
+        for path in (home, temporary, Path(work)):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, SandboxError) as error:
+        folders.remove(folder)
+        raise SandboxError(f"cannot make the sandbox's folders: {error}") from error
+    prefix = python_folder()
+    path_variable = f"{STANDARD_PATH}:{prefix}/bin" if prefix else STANDARD_PATH
+    shell = "bash" if shutil.which("bash", path=path_variable) else "sh"
+    blueprint = Blueprint(
+        argv=INTERACTIVE[shell],
+        environment={
+            "PATH": path_variable,
+            "HOME": str(home),
+            "TMPDIR": str(temporary),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "USER": "user",
+        },
+        setup=QUIET[shell],
+        home=str(home),
+        cwd=work,
+        shell=shell,
+        fifos_inside=str(fifo_folder(folder)),
+        own_namespace=False,
+        description={
+            "backend": "local",
+            "isolation": "own folders and environment, no protection of the host",
+            "network": "the host's",
+            "disk": f"{limits.disk_mb} MB per file",
+        },
+    )
+    return await launch(blueprint, folder, cgroup.make(folders.group_name(folder), limits), limits)

@@ -1,0 +1,367 @@
+"""The sandbox of every backend that can start programs: a persistent shell session, programs beside it, files.
+
+A backend gives a `Supervisor` (how programs are started and ended in there) and how to tear everything down; the rest is here.
+
+The session is an interactive bash on two pipes, without a terminal; interactive, because then no error in a command ends it
+and its command line can be aborted. Where there is no bash, `sh` does the same. A command is sent as two lines: `eval` of its
+quoted text with stdin from /dev/null, and a `printf` of an end marker that holds a random number of this call, the exit status
+and the current folder. Redirections of the eval are undone after it, so `exec >file` of a command ends with it, and so does an
+unterminated quote.
+
+At the time limit the shell gets a signal whose trap aborts the line before the next command in it begins, and the processes
+started by this call are killed, recognised by their start time and their place in the tree; older background jobs stay.
+A shell that doesn't come back then is replaced.
+
+What background jobs write after a call's end stays in the pipe, and goes to the next call's output: nothing is read between
+calls, so a job that writes much waits for the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import shlex
+import signal
+from collections.abc import Awaitable, Callable
+
+from kiseki.errors import SandboxError, ToolError
+from kiseki.sandboxes import files, processes
+from kiseki.sandboxes.base import ExecResult
+from kiseki.sandboxes.pipes import Kept, MarkerSearch, read_some, waiting_bytes
+from kiseki.sandboxes.supervisor import KILLED, NOT_STARTED, Program, Supervisor
+from kiseki.trajectory.text import clean_text, cut_middle
+
+TIMED_OUT = 124
+"""Exit code of what was killed at its time limit, as of coreutils' `timeout`."""
+ABORT_ROUNDS = 5
+ABORT_WAIT = 0.2
+"""Seconds for the shell to come back after an abort; usually it takes under one millisecond. After so many rounds it is
+replaced."""
+SHELL_START_TIMEOUT = 30.0
+"""Seconds; it takes 2 ms on an idle machine."""
+EOF_GRACE = 0.2
+"""Seconds between the end of a program's output and word of its exit, after which its reporter must have been killed."""
+HEALTH_TIMEOUT = 10.0
+
+ABORT_SIGNAL = signal.SIGRTMAX
+"""Traps run once a killed child is gone and before the shell goes on to the next command. No program uses this signal, and
+users' traps don't either."""
+# What the trap does must end the whole line. Bash does so on SIGINT, `sh` (dash, ash) on an error, which `command eval` catches.
+_TRAP = {
+    "bash": r"\builtin trap - INT; \builtin kill -INT $$",
+    "sh": '{ : "${KISEKI_TIMEOUT?}"; } 2>/dev/null',
+}
+_SETUP = {
+    "bash": f"PS1= PS2= PROMPT_COMMAND=; set +o history; unset HISTFILE; trap {shlex.quote(_TRAP['bash'])} {ABORT_SIGNAL:d}",
+    "sh": f"PS1= PS2=; trap {shlex.quote(_TRAP['sh'])} {ABORT_SIGNAL:d}",
+}
+QUIET = {"bash": "set +o history", "sh": ":"}
+"""A line that keeps a supervisor's shell from remembering its lines."""
+INTERACTIVE = {"bash": ["bash", "--noprofile", "--norc", "--noediting", "+H", "-i"], "sh": ["sh", "-i"]}
+# The backslash evades aliases, `builtin` and `command` functions of the same name. stdout is redirected onto itself by a
+# detour, so that the shell saves and restores it.
+_EVAL = {
+    "bash": r"\builtin eval {} </dev/null 250>&1 >&250 250>&- 2>&1",
+    "sh": r"\command eval {} </dev/null 9>&1 >&9 9>&- 2>&1",
+}
+_MARK = {
+    "bash": r"""\builtin printf '\036{}%s:%.4096s\000' "$?" "${{PWD-}}" """,
+    "sh": r"""\command printf '\036{}%s:%.4096s\000' "$?" "${{PWD-}}" """,
+}
+_TTY_NOISE = re.compile(rb"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n")
+"""What an interactive bash without terminal says when a child was killed by a signal."""
+
+
+class ShellSandbox:
+    """A `Sandbox` (see base.py) on top of a supervisor."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        *,
+        shell: str,
+        home: str,
+        cwd: str,
+        description: dict[str, str],
+        remove: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`shell` is "bash" or "sh". `remove` ends the supervisor and all it holds, and waits until that is gone."""
+        self._supervisor = supervisor
+        self._shell = shell
+        self._home = home
+        self._folder = cwd
+        self._description = description
+        self._remove = remove
+        self._lock = asyncio.Lock()
+        self._session: Program | None = None
+        self._leftover = b""
+        self._last_end = 0
+        self._closing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the first session. Raises SandboxError."""
+        await self._start_session()
+
+    async def exec(self, command: str, *, timeout: float, workdir: str | None = None, max_output: int = 50_000) -> ExecResult:
+        command = clean_text(command)
+        if "\0" in command or "\0" in (workdir or ""):
+            raise ToolError("a command must not hold a NUL character")
+        if workdir is not None:
+            builtin = "\\builtin " if self._shell == "bash" else ""
+            command = f"{builtin}cd -- {shlex.quote(clean_text(workdir))} && {builtin}eval {shlex.quote(command)}"
+        async with self._lock:
+            restarted = await self._ensure_session()
+            return await self._exec(command, timeout, max_output, restarted)
+
+    async def run(
+        self, argv: list[str], *, timeout: float, stdin: bytes = b"", max_output: int = 50_000_000
+    ) -> tuple[int, bytes]:
+        if not argv or any("\0" in word for word in argv):
+            raise ToolError("a program's arguments must not be empty or hold a NUL character")
+        script = self._supervisor.command([clean_text(word) for word in argv])
+        status, data, _ = await self._run(script, stdin, max_output, timeout)
+        return status, data
+
+    async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
+        return await files.read(self._run, self._expand(path), self._folder, max_bytes)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        await files.write(self._run, self._expand(path), self._folder, data)
+
+    async def healthy(self) -> bool:
+        try:
+            status, _ = await self.run(["true"], timeout=HEALTH_TIMEOUT)
+        except (SandboxError, ToolError):
+            return False
+        return status == 0
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    def describe(self) -> dict[str, str]:
+        return dict(self._description)
+
+    async def _close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._supervisor.stop("the sandbox is closed")
+            await self._remove()
+        self._supervisor.close()
+
+    def _expand(self, path: str) -> str:
+        path = clean_text(path)
+        return self._home + path[1:] if path == "~" or path.startswith("~/") else path
+
+    # The session
+
+    async def _ensure_session(self) -> bool:
+        """Have a live shell; whether it had to be replaced."""
+        if self._session and not self._session.exited.done() and not self._supervisor.dead:
+            return False
+        await self._start_session()
+        return True
+
+    async def _start_session(self) -> None:
+        if self._session:
+            self._supervisor.forget(self._session)
+            self._session = None
+        self._session = await self._try_session()
+        if self._session is None:
+            # No process or memory to be had: what the commands left running goes first.
+            self._supervisor.kill_everything()
+            self._session = await self._try_session()
+        if self._session is None:
+            raise SandboxError(self._supervisor.dead or "the sandbox's shell does not start")
+        self._leftover = b""
+
+    async def _try_session(self) -> Program | None:
+        """A session at its first prompt, in the last known folder; None when it doesn't get there."""
+        session = self._supervisor.spawn(self._supervisor.command(INTERACTIVE[self._shell]), stdin=True, cookie=False)
+        setup = f"{_SETUP[self._shell]}; cd -- {shlex.quote(self._folder)}; unset OLDPWD"
+        call = _Call(session, f"{setup}\n", self._shell, Kept(4096), b"")
+        started = False
+        try:
+            started = await call.wait(SHELL_START_TIMEOUT) and call.status() is not None
+        finally:
+            call.close()
+            if not started:
+                self._supervisor.kill_shell(session)
+                self._supervisor.forget(session)
+        if not started:
+            return None
+        self._folder = call.folder() or self._folder
+        return session
+
+    async def _exec(self, command: str, timeout: float, max_output: int, restarted: bool) -> ExecResult:
+        assert self._session
+        session = self._session
+        since = processes.now_ticks()
+        # The clock is coarse: what a call before started within the same tick is known by its pid.
+        known = set(processes.descendants(self._supervisor.shell_pid(session))) if since <= self._last_end else set()
+        line = _EVAL[self._shell].format(shlex.quote(command))
+        call = _Call(session, f"{line}\n", self._shell, Kept(max_output), self._leftover)
+        try:
+            timed_out = not await call.wait(timeout)
+            if timed_out:
+                for _ in range(ABORT_ROUNDS):
+                    self._supervisor.interrupt(session, ABORT_SIGNAL, since, known)
+                    if await call.wait(ABORT_WAIT):
+                        break
+                else:
+                    self._supervisor.kill_shell(session)
+        except BaseException:
+            # Cancelled: nobody will read the rest, so the shell goes with its command.
+            self._supervisor.interrupt(session, ABORT_SIGNAL, since, known)
+            self._supervisor.kill_shell(session)
+            raise
+        finally:
+            call.close()
+        if self._supervisor.dead:
+            raise SandboxError(self._supervisor.dead)
+        status, lost = call.status(), False
+        self._leftover = call.search.rest
+        output = call.output()
+        if status is None:
+            status, lost = session.exited.result(), True
+            output = output.removesuffix(b"exit\n")  # An interactive shell's farewell.
+            await self._start_session()
+        else:
+            self._folder = call.folder() or self._folder
+        self._last_end = processes.now_ticks()
+        return ExecResult(
+            output=output.decode(errors="replace"),
+            exit_code=TIMED_OUT if timed_out else status,
+            timed_out=timed_out,
+            truncated=call.kept.total > call.kept.limit,
+            session_restarted=restarted or lost,
+        )
+
+    # Programs beside it
+
+    async def _run(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
+        program = self._supervisor.spawn(script, stdin=bool(stdin))
+        output = bytearray()
+        full = asyncio.get_running_loop().create_future()
+
+        def take(data: bytes) -> None:
+            output.extend(data)
+            if len(output) > max_output and not full.done():
+                full.set_result(None)
+                follower.close()
+
+        follower = _Follower(program, take)
+        try:
+            if stdin:
+                program.give_input(stdin)
+            await asyncio.wait([program.exited, full], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not program.exited.done():
+                self._supervisor.kill(program)
+                status = TIMED_OUT if not full.done() else KILLED
+            else:
+                status = program.exited.result()
+                follower.drain()
+        except BaseException:
+            self._supervisor.kill(program)
+            raise
+        finally:
+            follower.close()
+            if program.exited.done():
+                self._supervisor.forget(program)
+            else:
+                program.exited.add_done_callback(lambda _: self._supervisor.forget(program))
+        if self._supervisor.dead:
+            raise SandboxError(self._supervisor.dead)
+        if status == NOT_STARTED:
+            raise ToolError("the sandbox cannot start another process: its limit is reached")
+        return status, bytes(output[:max_output]), len(output) > max_output
+
+
+class _Follower:
+    """Hands a program's output on as it comes; tells its end when its reporter cannot."""
+
+    def __init__(self, program: Program, take: Callable[[bytes], None]) -> None:
+        self._program = program
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(program.stdout, self._on_output)
+        self._open = True
+
+    def drain(self) -> None:
+        """Take what the program left in the pipe, but not what its background processes still add."""
+        left = waiting_bytes(self._program.stdout) if self._open else 0
+        while left > 0 and self._open and (data := read_some(self._program.stdout)):
+            left -= len(data)
+            self._take(data)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._program.stdout)
+
+    def _on_output(self) -> None:
+        data = read_some(self._program.stdout)
+        if data:
+            self._take(data)
+        elif data is not None:
+            self.close()
+            self._loop.call_later(EOF_GRACE, self._program.end, KILLED)
+
+
+class _Call:
+    """One command in the session: sends it, collects its output up to the marker."""
+
+    def __init__(self, session: Program, line: str, shell: str, kept: Kept, leftover: bytes) -> None:
+        nonce = secrets.token_hex(8)
+        self.search = MarkerSearch(b"\x1e" + nonce.encode())
+        self.kept = kept
+        self._session = session
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        kept.add(leftover)
+        self._follower = _Follower(session, self._take)
+        session.exited.add_done_callback(self._on_exit)
+        assert session.stdin
+        session.stdin.write(f"{line}{_MARK[shell].format(nonce)}\n".encode())
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether the command ended, or the shell did."""
+        if not self._ended.done():
+            await asyncio.wait([self._ended], timeout=seconds)
+        return self._ended.done()
+
+    def status(self) -> int | None:
+        """Of the command; None when the shell is gone."""
+        if self.search.note is None:
+            return None
+        status = self.search.note.partition(b":")[0]
+        return int(status) if status.isdigit() else 0
+
+    def folder(self) -> str:
+        """The shell's, or "" where that is not known."""
+        folder = (self.search.note or b"").partition(b":")[2].decode(errors="surrogateescape")
+        return folder if folder.startswith("/") else ""
+
+    def output(self) -> bytes:
+        self.kept.add(self.search.held())
+        output = cut_middle(self.kept.data(), self.kept.limit, total=self.kept.total)
+        return _TTY_NOISE.sub(b"", output) if b"tcsetattr" in output else output
+
+    def close(self) -> None:
+        self._follower.close()
+        self._session.exited.remove_done_callback(self._on_exit)
+
+    def _take(self, data: bytes) -> None:
+        self.kept.add(self.search.feed(data))
+        if self.search.note is not None:
+            self._follower.close()
+            self._end()
+
+    def _on_exit(self, _: asyncio.Future[int]) -> None:
+        self._follower.drain()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)

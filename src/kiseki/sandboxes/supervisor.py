@@ -1,0 +1,278 @@
+"""Starts programs inside a sandbox that is one shell on two pipes, and ends them from outside.
+
+The supervisor is a plain `sh -i` that reads lines from us: the first process of the sandbox, started by the backend through
+whatever isolates it. Interactive, so that no error ends it; without a terminal, so that it shows nothing. For each program
+it forks a reporter that runs the program and then tells its exit status. The program's stdin and stdout are FIFOs in a
+folder of the host that the sandbox sees read-only: both sides can open them, and nothing in there can be replaced by a link.
+This needs neither root nor any tool in the sandbox but `sh`, and a program costs one fork and exec.
+
+What comes back through the status pipe is forgeable from inside; a sandbox that does so only deceives itself. Owns the
+supervisor's process, its pipes and the FIFOs; not the folder, which the backend made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from kiseki.errors import SandboxError
+from kiseki.sandboxes import processes
+from kiseki.sandboxes.pipes import Writer, read_some
+
+KILLED = 128 + signal.SIGKILL
+NOT_STARTED = -1
+"""Status of a program for which there was no process to be had."""
+RUN_COOKIE = "KISEKI_RUN"
+"""Marks the processes of one program outside the session, also those that left its process tree."""
+STATUS_LINE_LIMIT = 4096
+"""A longer line in the status pipe is a forgery."""
+
+
+class Program:
+    """One program in the sandbox: our ends of its stdin and stdout, and its exit status when it comes."""
+
+    def __init__(self, number: int, stdin: int | None, stdout: int, cookie: str) -> None:
+        self.number = number
+        self.stdin = None if stdin is None else Writer(stdin)
+        self.stdout = stdout
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.cookie = cookie
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the program's side of stdin is open: closing ours earlier would lose what was written."""
+        self.inner_pid = 0
+        """Of its reporter, inside the sandbox; 0 until the supervisor has told it."""
+        self.host_pid = 0
+        """Of its reporter, outside; looked up when it is needed."""
+        self.shell_pid = 0
+        """Of the program that the reporter waits for, outside; looked up for a session shell only."""
+        self.killed = False
+
+    def give_input(self, data: bytes) -> None:
+        """All of its stdin."""
+        writer = self.stdin
+        assert writer
+        writer.write(data)
+        self.opened.add_done_callback(lambda _: writer.finish())
+
+    def end(self, status: int) -> None:
+        if not self.exited.done():
+            self.exited.set_result(status)
+
+    def release(self) -> None:
+        """Close our side."""
+        if self.stdin:
+            self.stdin.close()
+        if self.stdout >= 0:
+            os.close(self.stdout)
+            self.stdout = -1
+
+
+class Supervisor:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        fifos: Path,
+        fifos_inside: str,
+        home: str,
+        list_processes: Callable[[], dict[int, processes.Process]],
+    ) -> None:
+        """`process` has pipes for stdin, stdout and stderr. `list_processes` gives all of the sandbox but its first one."""
+        assert process.stdin and process.stdout and process.stderr
+        self.process = process
+        self.dead = ""
+        """Why nothing can run any more; empty while it can."""
+        self._fifos = fifos
+        self._fifos_inside = fifos_inside
+        self._home = home
+        self._list = list_processes
+        self._loop = asyncio.get_running_loop()
+        self._setsid = "setsid " if shutil.which("setsid", path="/usr/bin:/bin") else ""
+        self._numbers = itertools.count(1)
+        self._programs: dict[int, Program] = {}
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._status = process.stdout.fileno()
+        self._buffer = b""
+        for stream in (process.stdin, process.stdout):
+            os.set_blocking(stream.fileno(), False)
+        self._input = Writer(os.dup(process.stdin.fileno()))
+        process.stdin.close()
+        self._loop.add_reader(self._status, self._on_status)
+
+    async def start(self, setup: str) -> None:
+        """Run the shell line `setup` as the first one. Raises SandboxError with the program's own words when it fails."""
+        self._input.write(f"PS1= PS2=; exec 3>&1 >/dev/null 2>/dev/null; {setup}\necho ready >&3\n".encode())
+        await self._ready
+        assert self.process.stderr
+        if self.dead:
+            os.set_blocking(self.process.stderr.fileno(), False)
+            words = (read_some(self.process.stderr.fileno()) or b"").decode(errors="replace").strip()
+            raise SandboxError(f"the sandbox did not start: {words[-2000:] or self.dead}")
+        self.process.stderr.close()
+
+    def spawn(self, script: str, *, stdin: bool, cookie: bool = True) -> Program:
+        """Start a shell script in the home folder, with a pipe for its stdin or none.
+
+        Raises SandboxError when the sandbox is dead. That there was no process to be had is told by its status.
+        """
+        if self.dead:
+            raise SandboxError(self.dead)
+        number = next(self._numbers)
+        fifo = f"{self._fifos_inside}/{number}"
+        try:
+            reading = self._fifo(number, "out", os.O_RDONLY)
+            writing = self._fifo(number, "in", os.O_RDWR) if stdin else None
+        except OSError as error:
+            raise SandboxError(f"cannot make a pipe into the sandbox: {error}") from error
+        program = Program(number, writing, reading, f"{RUN_COOKIE}={number}" if cookie else "")
+        self._programs[number] = program
+        source = f"{fifo}.in" if stdin else "/dev/null"
+        mark = f"export {program.cookie}; " if cookie else ""
+        self._input.write(
+            f"( exec <{source} >{fifo}.out; echo o {number} >&3; cd {shlex.quote(self._home)}; {mark}\n( {script}\n) 3>&-\n"
+            f"echo x {number} $? >&3 ) & echo p {number} $! >&3\necho q {number} >&3\n".encode()
+        )
+        return program
+
+    def command(self, argv: list[str]) -> str:
+        """The script that is this program, in a process group of its own where the sandbox has `setsid`."""
+        return f"exec {self._setsid}{shlex.join(argv)}"
+
+    def _fifo(self, number: int, name: str, flags: int) -> int:
+        path = self._fifos / f"{number}.{name}"
+        os.mkfifo(path, 0o600)
+        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def interrupt(self, shell: Program, number: int, since: int, known: set[int]) -> None:
+        """Abort the command line that the session shell `shell` runs, by signal `number`, and kill what it started.
+
+        That is: children of the shell started at tick `since` or later and not in `known`, with all below them, and
+        processes of that age that have left every tree. Older background jobs and other programs' processes stay.
+        """
+        host_pid = self.shell_pid(shell)
+        if host_pid:
+            # First: it must know before its child is gone.
+            processes.send([host_pid], number)
+        processes.end_all(lambda: self._started_by_call(host_pid, since, known))
+
+    def kill(self, program: Program) -> None:
+        """End a program outside the session and everything it started."""
+        program.killed = True
+        if not program.inner_pid and not program.exited.done():
+            return  # When the supervisor tells its pid, it is killed.
+        processes.end_all(lambda: self._started_by_program(program))
+        program.end(KILLED)
+
+    def kill_shell(self, shell: Program) -> None:
+        """End the session shell alone; its jobs go on."""
+        reporter = self._reporter(shell, self._list())
+        processes.send([pid for pid in (reporter, self.shell_pid(shell)) if pid], signal.SIGKILL)
+        shell.end(KILLED)
+
+    def kill_everything(self) -> None:
+        """All processes but the supervisor."""
+        processes.end_all(lambda: [pid for pid, process in self._list().items() if process.running])
+
+    def shell_pid(self, shell: Program) -> int:
+        """The host pid of the session shell; 0 where it is not there yet."""
+        if not shell.shell_pid and not shell.exited.done():
+            reporter = self._reporter(shell, self._list())
+            below = processes.children(reporter) if reporter else []
+            shell.shell_pid = below[0] if below else 0
+        return shell.shell_pid
+
+    def forget(self, program: Program) -> None:
+        """Close our side and remove its FIFOs."""
+        program.release()
+        self._programs.pop(program.number, None)
+        for name in ("in", "out"):
+            (self._fifos / f"{program.number}.{name}").unlink(missing_ok=True)
+
+    def stop(self, reason: str) -> None:
+        """Close every descriptor; programs still waited for end as killed."""
+        if not self.dead:
+            self.dead = reason
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._status)
+        self._input.close()
+        for program in list(self._programs.values()):
+            program.end(KILLED)
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def close(self) -> None:
+        self.stop("the sandbox is closed")
+        for program in list(self._programs.values()):
+            self.forget(program)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
+
+    def _reporter(self, program: Program, table: dict[int, processes.Process]) -> int:
+        if not program.host_pid and program.inner_pid:
+            tops = [pid for pid, process in table.items() if process.parent not in table]
+            program.host_pid = next((pid for pid in tops if processes.inner_pid(pid) == program.inner_pid), 0)
+        return program.host_pid if program.host_pid in table else 0
+
+    def _started_by_call(self, shell: int, since: int, known: set[int]) -> set[int]:
+        table = self._list()
+        programs = {self._reporter(program, table) for program in self._programs.values()}
+        found: set[int] = set()
+        for pid, process in table.items():
+            child_of_shell = process.parent == shell and shell in table
+            orphan = process.parent not in table and pid not in programs and pid != shell
+            if (child_of_shell or orphan) and process.started >= since and pid not in known:
+                if orphan and f"{RUN_COOKIE}=".encode() in processes.environment(pid):
+                    continue
+                found |= processes.below(table, pid)
+        return {pid for pid in found if table[pid].running}
+
+    def _started_by_program(self, program: Program) -> set[int]:
+        table = self._list()
+        reporter = self._reporter(program, table)
+        found = processes.below(table, reporter) if reporter else set()
+        if program.cookie:
+            cookie = program.cookie.encode()
+            found |= {pid for pid in table if pid not in found and cookie in processes.environment(pid).split(b"\0")}
+        return {pid for pid in found if table[pid].running}
+
+    def _on_status(self) -> None:
+        data = read_some(self._status)
+        if data is None:
+            return
+        if not data:
+            self.stop("the sandbox has died")
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._buffer = self._buffer[:STATUS_LINE_LIMIT]
+        for line in lines:
+            self._take(line.split())
+
+    def _take(self, words: list[bytes]) -> None:
+        if words == [b"ready"]:
+            if not self._ready.done():
+                self._ready.set_result(None)
+            return
+        if len(words) < 2 or not all(word.isdigit() and len(word) < 10 for word in words[1:]):
+            return
+        program = self._programs.get(int(words[1]))
+        if program is None:
+            return
+        match words[0], len(words):
+            case b"p", 3:
+                program.inner_pid = int(words[2])
+                if program.killed:
+                    self.kill(program)
+            case b"q", 2 if not program.inner_pid:
+                program.end(NOT_STARTED)
+            case b"o", 2 if not program.opened.done():
+                program.opened.set_result(None)
+            case b"x", 3:
+                program.end(int(words[2]))
