@@ -16,7 +16,6 @@ from support import kiseki, light_tools, read_rows, start_kiseki, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
-
 KILLS = 5
 
 

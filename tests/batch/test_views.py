@@ -109,10 +109,10 @@ def test_dataset_formats(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"prompt": ["one", "two"], "n": [1, 2]}), tmp_path / "p.parquet")
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "train.jsonl").write_bytes(lines.replace(b"\n\n", b"\n"))
-    cache = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    home = str(tmp_path / "home")
     with MockServer(turns=0) as server:
         for number, name in enumerate(("p.jsonl", "p.jsonl.gz", "p.jsonl.zst", "p.csv", "p.parquet", "hf://./hub")):
             more = (f"--dataset_file={name}", f"--run_name=r{number}", "--batch_size=5")
-            kiseki(*base(tmp_path, server, *more), cwd=tmp_path, **cache)
+            kiseki(*base(tmp_path, server, *more), cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=home)
             rows = read_rows(tmp_path / f"data/r{number}/trajectories.jsonl")
             assert [(row["prompt"], int(json.loads(row["metadata"]["source"])["n"])) for row in rows] == [("one", 1), ("two", 2)]

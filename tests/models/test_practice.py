@@ -185,6 +185,13 @@ FAMILIES = {
     "How much is 2 ** 20?": "1048576",
     "What is 144 divided by 12?": "12",
     "12 × 12 はいくつですか。": "144",
+    "Multiply 6 by 7": "= 42",
+    "What is 7 factorial?": "7! = 5040",
+    "Add 5, 7 and 8": "The sum is 20.",
+    "Make a file named hello.py that prints hello world and run it": "prints: hello world",
+    "Write 'abc' to out.txt": "read it back",
+    "Compute the sum of squares of 3, 4, 5": "practice model",
+    "I have 3 problems: 1, 2 and 4. Help me sort out which matters.": "practice model",
     "What is the median of 9, 1, 5 and 7?": "6",
     "What is the sum of 1.5, 2.5 and 10?": "14.0",
     "Find the largest of these numbers: 4, 99, -3": "99",
@@ -217,6 +224,46 @@ def test_families_get_it_right() -> None:
         answer = messages[-1].content
         assert FAMILIES[prompt] in answer.split("\n\nI ran")[0], (prompt, answer)
         assert "NOT agree" not in answer, (prompt, answer)
+
+
+def test_questions_about_files_that_are_there() -> None:
+    """In one sandbox after another conversation: what a first request made, the next ones find."""
+
+    async def session() -> list[str]:
+        toolbox = Toolbox(load_tools(("terminal", "file")))
+        sandbox = await open_sandbox(SandboxSettings(label="test-practice"))
+        context = ToolContext(sandbox)
+        try:
+            setup = "mkdir src; printf 'a = 1\\nb = 2\\n' > src/one.py; printf 'x\\n' > two.py; printf 'a b\\nc\\n' > log.txt"
+            await sandbox.exec(setup, timeout=20)
+            answers = []
+            for prompt in (
+                "How many lines of Python are in this folder?",
+                "Count the words in log.txt",
+                "log.txt の行数を教えてください。",
+                "How many lines are in one.py?",
+                "List the files in ./src",
+                "Find the largest file in ./",
+                "What is in ./nowhere? List the files in ./nowhere",
+            ):
+                messages = [Message("user", prompt)]
+                while messages[-1].role != "assistant" or messages[-1].tool_calls:
+                    reply = await PracticeModel().complete(ChatRequest(tuple(messages), toolbox.schemas, 2))
+                    messages.append(reply.message)
+                    messages += [(await toolbox.call(context, call))[0] for call in reply.message.tool_calls]
+                answers.append(messages[-1].content)
+            return answers
+        finally:
+            await sandbox.close()
+
+    python, words, lines, found, listing, largest, nowhere = asyncio.run(session())
+    assert "3 lines of Python, in 2 files" in python
+    assert "3 words" in words
+    assert "2 です" in lines
+    assert "2 lines" in found
+    assert "one.py" in listing
+    assert "src/one.py (12 bytes)" in largest
+    assert "could not list" in nowhere
 
 
 def test_same_request_same_reply_and_seeds_vary() -> None:
@@ -449,35 +496,10 @@ tool_lists = st.lists(
     max_size=4,
     unique_by=lambda each: each.name,
 ).map(tuple)  # fmt: skip
-some_words = st.sampled_from(
-    [
-        "how many ",
-        "sort ",
-        "3, 4 and 5 ",
-        "reverse ",
-        "'abc' ",
-        "the first ",
-        "7 ",
-        "primes ",
-        "csv column a:\n\na,b\n1,2\n",
-        "#### ",
-        "complete ",
-        "def f(x):\n",
-        '    """>>> f(1)\n    2\n    """',
-        "create a file a.txt containing ",
-        "json {",
-        "}",
-        "ファイル",
-        "か",
-        "largest file ",
-        "count words in x.txt ",
-        "2024-01-01 ",
-        "50% of 3 ",
-        "\n",
-        "convert ",
-        "to binary ",
-    ]
-)
+SOME_WORDS = """how many |sort |3, 4 and 5 |reverse |'abc' |the first |7 |primes |csv column a:\n\na,b\n1,2\n|#### |complete |
+def f(x):\n|    \"\"\">>> f(1)\n    2\n    \"\"\"|create a file a.txt containing |json {|}|ファイル|か|largest file |
+count words in x.txt |2024-01-01 |50% of 3 |\n|convert |to binary """
+some_words = st.sampled_from(SOME_WORDS.split("|"))
 prompts = st.text(max_size=80) | st.lists(some_words | st.text(max_size=4), max_size=12).map("".join)
 results = st.one_of(
     st.text(max_size=40),

@@ -143,7 +143,7 @@ def test_the_session_and_background_processes_do_not_touch_each_other(play: Play
     play(scenario)
 
 
-def test_kill_ends_the_whole_tree(play: Play) -> None:
+def test_kill_ends_the_whole_tree(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(box: Any) -> None:
         tree = "setsid sh -c 'echo $$ >>pids; exec sleep 61' & sleep 62 & echo $! >>pids; wait"
         await box("terminal", command=f"trap '' TERM; ({tree}) & echo up; wait", background=True)
@@ -160,6 +160,7 @@ def test_kill_ends_the_whole_tree(play: Play) -> None:
         answer = await box("process", action="kill", session_id="proc_2")
         assert (answer["status"], answer["exit_code"]) == ("killed", 143)
 
+    monkeypatch.setattr(processes, "GRACE_TICKS", 4)
     play(scenario)
 
 

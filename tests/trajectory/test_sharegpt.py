@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 import msgspec
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_a_plain_reader_sees_valid_blocks(messages: list[Message]) -> None:
             assert turn.value.startswith("<think>\n")
             assert turn.value.count("<think>") == turn.value.count("</think>") == 1
     roles = [turn.role for turn in turns[1:]]
-    assert all(one != other for one, other in zip(roles, roles[1:], strict=False)), "results of one turn share one turn"
+    assert all(one != other for one, other in pairwise(roles)), "results of one turn share one turn"
 
 
 def test_layout() -> None:

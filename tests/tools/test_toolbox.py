@@ -1,0 +1,108 @@
+"""One call of a user's tool through `Toolbox`: whatever it does, there is exactly one result that can be stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kiseki.errors import SandboxError, ToolError
+from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
+from kiseki.trajectory.types import ToolCall, ToolRun
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+RESULTS: dict[str, Any] = {
+    "text": "plain \x1b[0m",
+    "object": {"a": 1, "b": {"c": None}},
+    "surrogates": {"name\udc80": ["x\udc81", {"y": "\ud83d\ude00"}]},
+    "text surrogates": "a\udc80",
+    "other": {"at": ToolCall("i", "n", "{}"), "set": {1}, "what": complex(1, 2)},
+    "loop": LOOP,
+    "long": "あ" * 100_000,
+    "nothing": None,
+    "empty": "",
+}
+
+
+def give(what: str) -> Any:
+    """Give something."""
+    if what == "tool error":
+        raise ToolError("cannot")
+    if what == "crash":
+        raise KeyError("x")
+    if what == "timeout":
+        raise TimeoutError("the other side is slow")
+    if what == "sandbox":
+        raise SandboxError("gone")
+    return RESULTS[what]
+
+
+BOX = Toolbox([make_tool(give, "mine", "give", 30.0)])
+
+
+def call(arguments: str, name: str = "give") -> tuple[str, ToolRun]:
+    message, run = asyncio.run(BOX.call(None, ToolCall("c", name, arguments)))
+    assert (message.role, message.tool_call_id, message.name) == ("tool", "c", name)
+    assert len(message.content.encode()) < MAX_RESULT_BYTES + 200
+    return message.content, run
+
+
+@pytest.mark.parametrize(
+    ("what", "content", "ok"),
+    [
+        ("text", "plain \x1b[0m", True),
+        ("object", '{"a":1,"b":{"c":null}}', True),
+        ("surrogates", '{"name\ufffd":["x\ufffd",{"y":"😀"}]}', True),
+        ("text surrogates", "a\ufffd", True),
+        ("other", '{"at":{"id":"i","name":"n","arguments":"{}"},"set":[1],"what":"(1+2j)"}', True),
+        ("nothing", "null", True),
+        ("empty", "", False),
+        ("tool error", '{"error":"cannot"}', False),
+        ("crash", """{"error":"KeyError: 'x'"}""", False),
+        ("timeout", '{"error":"TimeoutError: the other side is slow"}', False),
+    ],
+)
+def test_results(what: str, content: str, ok: bool) -> None:
+    assert call(f'{{"what": "{what}"}}')[0] == content
+    assert call(f'{{"what": "{what}"}}')[1].ok is ok
+
+
+def test_a_result_that_is_no_json_is_an_error() -> None:
+    content, run = call('{"what": "loop"}')
+    assert content.startswith('{"error":"the result of give cannot be written as JSON: ')
+    assert not run.ok and not run.invalid
+
+
+def test_a_long_result_is_cut() -> None:
+    content, run = call('{"what": "long"}')
+    assert run.truncated and run.ok and "of 300,000 bytes left out here" in content and "\ufffd" not in content
+
+
+def test_a_broken_sandbox_is_not_the_models_business() -> None:
+    with pytest.raises(SandboxError):
+        call('{"what": "sandbox"}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ('{"what": 1}', "the arguments of give have wrong values: Expected `str`, got `int` - at `$.what`"),
+        ("{}", "have wrong values: Object missing required field `what`"),
+        ('{"what": "text", "more": 1}', "have wrong values: Object contains unknown field `more`"),
+        ('{"what": ', "are not valid JSON"),
+        ("\udc80", "are not valid JSON"),
+        ("[" * 5000, "the arguments of give"),
+    ],
+)
+def test_wrong_arguments_come_back_with_the_schema(arguments: str, message: str) -> None:
+    content, run = call(arguments)
+    assert message in content and '"expected":{' in content
+    assert run.invalid and not run.ok
+
+
+def test_an_unknown_tool_names_those_there_are() -> None:
+    content, run = call("{}", "take")
+    assert content == """{"error":"there is no tool named 'take'; the tools are: give"}"""
+    assert run.invalid
