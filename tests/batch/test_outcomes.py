@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
-from support import kiseki, light_tools, read_rows, write_dataset
+from support import environment, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -135,6 +141,27 @@ def test_chat_prompts_keep_their_history(tmp_path: Path) -> None:
     assert [turn["from"] for turn in row["conversations"]] == ["system", "human", "gpt", "human", "gpt"]
     assert "Own system." in row["conversations"][0]["value"]
     assert "EPHEMERAL" not in json.dumps(row)
+
+
+def test_progress_is_one_live_line_on_a_terminal(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(30)])
+    master, terminal = pty.openpty()
+    with MockServer(turns=1, latency=0.3) as server:
+        light = light_tools(tmp_path)
+        base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=m", *light)
+        command = [sys.executable, "-m", "kiseki", *base, "--batch_size=9", "--concurrency=4", "--num_workers=1"]
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment(TERM="xterm"), stdout=terminal, stderr=terminal)
+        os.close(terminal)
+        shown = b""
+        with suppress(OSError):  # how Linux says that the other end is closed
+            while chunk := os.read(master, 65536):
+                shown += chunk
+        assert process.wait() == 0
+    os.close(master)
+    drawn = [int(ended) for ended in re.findall(r"(\d+)/30 \(\d+ %\)", shown.decode())]
+    assert drawn[-1] == 30
+    assert len(set(drawn)) > 2, "it moves while the run goes"
+    assert b"\x1b[2K" in shown, "drawn over, not scrolled"
 
 
 def test_progress_is_plain_lines_where_stdout_is_no_terminal(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ def folder(tmp_path: Path) -> Path:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": "What is 2 + 2?"}])
     (tmp_path / "empty.jsonl").write_text("\n\n")
     (tmp_path / "junk.jsonl").write_text('5\n{"prompt": ""}\n')
+    (tmp_path / "image.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "docker_image": "debian:12"}\n')
     (tmp_path / "bad.py").write_text("def f(:\n")
     (tmp_path / "bad.yaml").write_text("terminal: 120\n")
     return tmp_path
@@ -30,6 +31,7 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--dataset_file=."), "is a folder"),
         ((*BASE, "--dataset_file=empty.jsonl"), "no usable row"),
         ((*BASE, "--dataset_file=junk.jsonl"), "no usable row (2 unusable; line 1: the row is a number"),
+        ((*BASE, "--dataset_file=image.jsonl"), "row 1 (from 0) asks for image 'debian:12'"),
         ((*BASE, "--distribution=defualt"), "did you mean default?"),
         ((*BASE, "--distribution=minimal"), "none of the toolsets of distribution 'minimal' is available (web)"),
         ((*BASE, "--distribution=bad.yaml"), "bad.yaml"),

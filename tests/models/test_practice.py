@@ -350,14 +350,25 @@ def test_a_wrong_result_is_reported_not_the_expected_one() -> None:
     assert "could not" in answer
 
 
-def test_a_check_that_disagrees_is_reported() -> None:
+@pytest.mark.parametrize(
+    ("prompt", "right"),
+    [
+        ("What is 17 * 23?", "391"),
+        ("What is the median of 9, 1, 5 and 7?", "6.0"),
+        ("Sort these numbers: 3, 1, 2", "1 2 3"),
+        ("What is the sum of the numbers from 1 to 100?", "5050"),
+        ("Print the first 4 primes.", "2 3 5 7"),
+        ("How many r's are in strawberry?", "3"),
+    ],
+)
+def test_a_check_that_disagrees_is_reported(prompt: str, right: str) -> None:
     def play(name: str, arguments: dict[str, Any]) -> str:
         command = arguments.get("command", "")
-        output = "391" if command.startswith("python3") else "400" if command.startswith("echo") else ""
+        output = right if command.startswith("python3") and "|" not in command else "400"
         return json.dumps({"output": output, "exit_code": 0})
 
-    answer = converse("What is 17 * 23?", built_in("terminal", "file"), play)[-1].content
-    assert "NOT" in answer
+    answer = converse(prompt, built_in("terminal", "file"), play)[-1].content
+    assert "NOT agree" in answer
     assert "400" in answer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,10 +21,11 @@ from kiseki.batch.plan import Plan, make_plan
 from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
-from kiseki.errors import UsageError
+from kiseki.errors import DatasetError, UsageError
 from kiseki.ledger.ledger import Ledger, open_ledger
-from kiseki.sandboxes.factory import SandboxSettings
+from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
+from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
 from kiseki.views.build import Views, ViewSettings, load_view_settings, save_view_settings
 from kiseki.views.files import replacing
@@ -51,7 +52,7 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         check_same_run(ledger, prepared.info, config)
         without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
         ledger.start_session(msgspec.json.encode(without_key).decode())
-        plan = plan_run(ledger, config, console, prepared.old_files)
+        plan = plan_run(ledger, config, console, prepared)
         return _run(config, console, prepared, ledger, plan)
     except UsageError:
         if created:  # nothing was to be run: take back what was only just made
@@ -83,6 +84,8 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         pass_seed=config.seed is not None,
         unavailable=tuple(toolsets.unavailable),
     )
+    if left := reap(settings.sandbox.label):  # the lock is ours, so whoever left them is gone
+        console.print(f"removed {left} sandboxes that a killed session of this run had left")
     views = Views(ledger, view_settings)
     _say_what_runs(config, console, prepared, plan)
     interrupted = False
@@ -144,8 +147,9 @@ def run_label(folder: Path) -> str:
     return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
 
 
-def plan_run(ledger: Ledger, config: BatchConfig, console: Console, old_files: dict[int, Path]) -> Plan:
-    """Plan the dataset, adopt `old_files`, name unusable rows."""
+def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Prepared) -> Plan:
+    """Plan the dataset, adopt another tool's files, name unusable rows."""
+    old_files = prepared.old_files
     (attempts,) = ledger.db.execute("SELECT count(*) FROM attempts").fetchone()
     if attempts and not config.resume:
         raise UsageError(f"{config.folder} already has results; --resume goes on with them")
@@ -154,7 +158,7 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, old_files: d
         with counting_bar(console, "reading the dataset") as planned:
             return make_plan(
                 ledger,
-                read_prompts(config.dataset_file, config.max_samples),
+                refuse_images(read_prompts(config.dataset_file, config.max_samples), prepared.backend),
                 num_samples=config.num_samples,
                 batch_size=config.batch_size,
                 first_batch=first_batch,
@@ -190,6 +194,17 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, old_files: d
         )
         made = plan(lambda row: None, first_batch)
     return made
+
+
+def refuse_images(rows: Iterable[Prompt | BadRow], backend: str) -> Iterator[Prompt | BadRow]:
+    """The rows as they are; raises `DatasetError` at one that must not run in a sandbox without images."""
+    for row in rows:
+        if isinstance(row, Prompt) and row.image:
+            raise DatasetError(
+                f"row {row.index} (from 0) asks for image {row.image!r}, and sandbox {backend} has no images; "
+                "take the column out to run its prompts without one"
+            )
+        yield row
 
 
 def choose_engine(config: BatchConfig, settings: RolloutSettings, rollouts: int) -> Engine:

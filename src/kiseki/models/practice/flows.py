@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-import shlex
 
 from kiseki.models.practice.task import Mistake, Task
 from kiseki.models.practice.view import Call, Flow, Kit, Result, Turn, brief, shell_write, stop
@@ -37,7 +36,7 @@ def solve(task: Task, kit: Kit, draw: random.Random, japanese: bool) -> Flow:
     mistake = draw.choice(possible) if possible and draw.random() >= FIRST_TIME_RIGHT else None
     if kit.shell:
         yield from _with_shell(task, kit, draw, mistake, japanese)
-    elif "execute_code" in kit.known and not task.needs:
+    elif "execute_code" in kit.known:
         yield from _with_code_tool(task, draw, mistake, japanese)
     elif kit.can_write:
         yield from _with_files(task, kit, draw, japanese)
@@ -65,14 +64,6 @@ def _with_shell(task: Task, kit: Kit, draw: random.Random, mistake: Mistake | No
     seen = yield Turn(opening, (todo_call(plan, 0), *looks) if planned else looks, _aside(draw, "Let me look around first."))
     if planned:
         seen = seen[1:]
-
-    missing = [path for path in task.needs if not _mentions(seen, path)]
-    if missing:
-        wanted = kit.run(" && ".join(f"ls -l {shlex.quote(path)}" for path in missing))
-        (there,) = yield Turn(f"The listing does not show {', '.join(missing)}; I make sure.", (wanted,))
-        if there.failed:
-            yield _no_file(missing[0], there, japanese)
-            return
 
     first = mistake.spoil(task.source) if mistake else task.source
     files = (*task.inputs, (task.script, first))
@@ -131,6 +122,8 @@ def _check_and_answer(task: Task, kit: Kit, output: str, failure: str, plan: tup
             check = f"does NOT agree: it gives `{brief(checked.output, 80)}`, so treat the result with care"
         closing = "The check agrees, so I can answer." if check == "agrees" else "The check does not settle it; I say so."
     else:
+        if plan:
+            yield Turn(f"It printed {brief(output, 80)!r}. I tick the plan off.", (todo_call(plan, len(plan)),))
         closing = f"It ran and printed {brief(output, 80)!r}, which is what was asked for."
     yield Turn(closing, text=answer_text(task, output, _how(task.script, failure, check, japanese), japanese))
 
@@ -229,11 +222,6 @@ def _no_python(ran: Result) -> bool:
     return ran.exit_code == 127 or bool(re.search(r"python3?: (?:command )?not found", ran.output[-500:]))
 
 
-def _mentions(seen: list[Result], path: str) -> bool:
-    name = path.rsplit("/", 1)[-1]
-    return "/" not in path and any(name in each.output for each in seen)
-
-
 def _state(seen: list[Result]) -> str:
     """What looking around told, in half a sentence."""
     names: list[str] = []
@@ -301,10 +289,3 @@ def _gave_up(task: Task, why: str, japanese: bool, thought: str = "") -> Turn:
     if japanese:
         said = f"申し訳ありませんが、最後までできませんでした。\n\n{said}"
     return Turn(thought or f"This did not work: {stop(why)} I say so instead of guessing.", text=said)
-
-
-def _no_file(path: str, seen: Result, japanese: bool) -> Turn:
-    said = f"There is no file {path} here: {stop(seen.complaint)} So there was nothing to work on."
-    if japanese:
-        said = f"ファイル {path} が見つかりませんでした。\n\n{said}"
-    return Turn(f"{path} is not there, and making one up would be wrong.", text=said)

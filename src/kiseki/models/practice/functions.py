@@ -118,7 +118,7 @@ def complete_function(request: Request, kit: Kit, draw: random.Random, japanese:
         yield from _unrun(request, right, kit, thought, japanese)
         return
 
-    planned = "todo" in kit.known and draw.random() < 0.5
+    planned = known and "todo" in kit.known and draw.random() < 0.5
     plan = (f"write {request.name} in solution.py", "run its examples", "fix what fails")
     looks = kit.look(draw) if draw.random() < 0.5 else (kit.run("ls -la && python3 --version"),)
     opening = f"I am to complete `{request.name}`. First: where am I, and is there a Python?"
@@ -171,6 +171,8 @@ def complete_function(request: Request, kit: Kit, draw: random.Random, japanese:
             passed, tried = _score(ran, request)
         else:
             history = " I also tried a list of common one-liners on the examples; none fits them all."
+    if planned:
+        yield Turn("That is the plan done; I tick it off.", (todo_call(plan, len(plan)),))
     text = _verdict(request, passed, tried, ran)
     closing = "All examples pass." if tried and passed == tried else "I report exactly what the run showed."
     shown = f"\n\n```python\n{body.rstrip()}\n```" if tried and passed == tried else ""

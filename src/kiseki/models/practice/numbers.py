@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from kiseki.models.practice.task import Mistake, Task, doubt
+from kiseki.models.practice.task import Mistake, Task, doubt, same_words
 
 _NUMBER = r"-?\d{1,30}(?:\.\d{1,20})?"
 _WORDS = {
@@ -220,17 +220,11 @@ def number_list(text: str) -> Task | None:
         in_head=str(value),
         suspicious=suspicious,
         check=check,
-        check_why="The sorted list shows the middle."
-        if "median" in expression
-        else "I compare with what the shell makes of them.",
-        agrees=(lambda check, output: True) if "median" in expression else (_same_words if is_sort else _close),
-        without_python="" if "median" in expression else check,
+        check_why="I compare with what the shell makes of them.",
+        agrees=same_words if is_sort else _close,
+        without_python=check,
     )
 
 
-def _same_words(check: str, output: str) -> bool:
-    return check.split() == output.split()
-
-
 def _number(text: str) -> int | float:
-    return float(text) if "." in text else int(text[:300])
+    return float(text) if "." in text else int(text)

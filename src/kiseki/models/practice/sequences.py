@@ -103,7 +103,7 @@ def _sequence_task(name: str, what: str, found: list[int], source: str, lower: s
         ("found.append(found[-1] + found[-2])", "found.append(found[-1] + found[-1])", "I added the last number to itself."),
         ("n ** 2", "n * 2", "`n * 2` doubles; a square is `n ** 2`."),
     ):
-        if good in source and _would_differ(name, good, found, summed):
+        if good in source and _would_differ(good, found):
             own.append(Mistake(good, bad, "", why))
 
     def suspicious(output: str) -> str:
@@ -133,7 +133,7 @@ def _sequence_task(name: str, what: str, found: list[int], source: str, lower: s
     )
 
 
-def _would_differ(name: str, good: str, found: list[int], summed: bool) -> bool:
+def _would_differ(good: str, found: list[int]) -> bool:
     """Whether the mistake shows: square roots only from 4 on, doubles only from the third number on."""
     return len(found) > 3 and (good != "range(2, int(n ** 0.5) + 1)" or found[-1] > 4) and found[-1] != 0
 

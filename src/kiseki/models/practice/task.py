@@ -40,7 +40,7 @@ def doubt(output: str, value: object) -> str:
     return f"{output[:40]} does not fit a rough estimate, which comes to about {rough:g}"
 
 
-def _same(check: str, output: str) -> bool:
+def same_words(check: str, output: str) -> bool:
     return check.split() == output.split()
 
 
@@ -58,8 +58,6 @@ class Task(msgspec.Struct, frozen=True):
     own_mistakes: tuple[Mistake, ...] = ()
     inputs: tuple[tuple[str, str], ...] = ()
     """Files (path, content) that the script reads."""
-    needs: tuple[str, ...] = ()
-    """Files that the script reads and that should be there already."""
     in_head: str = ""
     """What the script should print, where it can be said without running it: the answer when nothing can run."""
     suspicious: Callable[[str], str] = _no_complaint
@@ -67,7 +65,7 @@ class Task(msgspec.Struct, frozen=True):
     check: str = ""
     """A shell command that looks at the result in another way."""
     check_why: str = ""
-    agrees: Callable[[str, str], bool] = _same
+    agrees: Callable[[str, str], bool] = same_words
     """(check's output, script's output) → whether they fit."""
     without_python: str = ""
     """A shell command that gives the same result where there is no Python."""

@@ -212,7 +212,7 @@ def _task(
         understood=understood,
         script=script,
         source=f"# {understood[0].upper()}{understood[1:]}\n{body}print(result)\n",
-        answer=answer.replace("{text}", ""),
+        answer=answer,
         answer_ja=ja,
         own_mistakes=own,
         in_head=value,

@@ -85,7 +85,8 @@ def _take_note(prompt: str, kit: Kit, draw: random.Random, japanese: bool) -> Fl
     if kit.shell:
         slip = draw.random() < 0.6
         name = draw.choice(("note.md", "notes.txt", "Notes.md")) if slip else "notes.md"
-        (checked,) = yield Turn("A word count shows whether the note is whole.", (kit.run(f"wc -w {name}"),))
+        ticked = (todo_call(plan, 2),) if planned else ()
+        checked, *_ = yield Turn("A word count shows whether the note is whole.", (kit.run(f"wc -w {name}"), *ticked))
         if checked.failed and slip:
             thought = f"{checked.complaint}: I asked for {name}, the file is notes.md."
             (checked,) = yield Turn(thought, (kit.run("wc -w notes.md"),))
