@@ -124,6 +124,17 @@ def test_commands_cannot_reach_the_supervisor() -> None:
     within(body)
 
 
+def test_a_removed_root_folder_does_not_end_it() -> None:
+    async def body(box: Sandbox) -> None:
+        await box.exec("rm -rf --no-preserve-root / ~ 2>/dev/null; exit", timeout=QUICK)
+        assert await out(box, "/bin/echo on") == "on\n"
+        assert await box.healthy()
+        await box.write_file("~/again", b"x")
+        assert await box.read_file("/home/user/again") == b"x"
+
+    within(body)
+
+
 def test_orphans_do_not_use_up_the_processes() -> None:
     async def body(box: Sandbox) -> None:
         assert (await out(box, "for i in $(seq 100); do (true &); done; echo done")).endswith("done\n")

@@ -39,7 +39,7 @@ class Sandbox(Protocol):
         """Run `command` in the rollout's shell session: `cd`, `export`, functions and background jobs persist between calls.
 
         `timeout` in seconds; `max_output` in bytes kept (head and tail). Its stdin is empty. One call at a time: a second
-        waits for the first.
+        waits for the first. With `workdir` the session moves there first, as with `cd`, and does nothing else when it cannot.
         """
         ...
 

@@ -3,8 +3,8 @@
 Inside: a fresh file system in memory holds /, /tmp, /home/user and the working folder, and disappears with the sandbox;
 /usr (and python3's installation, where that is elsewhere) is the host's, read-only; of /etc only what programs need, with
 made-up users; own processes, users, hostname, IPC, and network unless it was asked for; no capabilities, and none to be got.
-The user inside is number 1000, whoever runs it outside. Files of /usr that only root can read are readable inside when root
-runs it.
+The user inside is number 1000, whoever runs it outside. When root does, files of /usr that only root can read are readable
+inside, and with network also the host's abstract sockets, as root: an ordinary user is the safer one to run as.
 """
 
 from __future__ import annotations
@@ -104,10 +104,7 @@ async def _open(program: str, limits: Limits, *, label: str, cwd: str) -> ShellS
             "TERM": "dumb",
             "USER": "user",
         },
-        setup="; ".join(
-            [f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in ETC_MADE.items()]
-            + [QUIET[shell]]
-        ),
+        setup="; ".join([f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in ETC_MADE.items()] + [QUIET[shell]]),
         home=HOME,
         cwd=cwd,
         shell=shell,
@@ -169,14 +166,14 @@ def _proc_covers() -> list[str]:
 
 @functools.cache
 def _host_folders() -> list[str]:
-    """The host's programs and libraries, in the layout that it has."""
-    options = ["--ro-bind", "/usr", "/usr"]
-    for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
-        path = Path(name)
-        if path.is_symlink():
-            options += ["--symlink", str(path.readlink()), name]
-        elif path.is_dir():
-            options += ["--ro-bind", name, name]
+    """The host's programs and libraries.
+
+    What is a link on the host (/bin to usr/bin) is a mount here: `rm -rf /` cannot remove it, so the shell lives on.
+    """
+    options: list[str] = []
+    for name in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        if Path(name).is_dir():
+            options += ["--ro-bind", str(Path(name).resolve()), name]
     return options
 
 

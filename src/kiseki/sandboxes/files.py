@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable
 
-from kiseki.errors import SandboxError, ToolError
+from kiseki.errors import ToolError
 
 FILE_TIMEOUT = 60.0
 """Seconds for one file: 50 MB takes a tenth of one; more means that the sandbox is stuck."""
@@ -44,7 +44,7 @@ cat >"$f" || exit {_FAILED}"""
 
 
 async def read(run: RunScript, path: str, folder: str, max_bytes: int) -> bytes:
-    script = _READ.format(path=_quoted(path), folder=shlex.quote(folder))
+    script = _script(_READ, path, folder)
     status, data, more = await run(script, b"", max_bytes, FILE_TIMEOUT)
     if more:
         raise ToolError(f"{path} is larger than {max_bytes:,} bytes")
@@ -54,20 +54,21 @@ async def read(run: RunScript, path: str, folder: str, max_bytes: int) -> bytes:
 
 
 async def write(run: RunScript, path: str, folder: str, data: bytes) -> None:
-    script = _WRITE.format(path=_quoted(path), folder=shlex.quote(folder))
+    script = _script(_WRITE, path, folder)
     status, said, _ = await run(script, data, 4096, FILE_TIMEOUT)
     if status:
         raise _error("write", path, folder, status, said)
 
 
-def _quoted(path: str) -> str:
-    """As a shell word that no program takes for an option or for stdin."""
+def _script(template: str, path: str, folder: str) -> str:
+    """With the path as a word that no program takes for an option or for stdin; only a relative one needs the folder."""
     if not path or "\0" in path:
         raise ToolError("a path must not be empty or hold a NUL character")
-    return shlex.quote(path if path.startswith("/") else f"./{path}")
+    absolute = path.startswith("/")
+    return template.format(path=shlex.quote(path if absolute else f"./{path}"), folder="/" if absolute else shlex.quote(folder))
 
 
-def _error(verb: str, path: str, folder: str, status: int, said: bytes) -> ToolError | SandboxError:
+def _error(verb: str, path: str, folder: str, status: int, said: bytes) -> ToolError:
     if status in _REASONS:
         return ToolError(_REASONS[status].format(path=path, folder=folder))
     words = said.decode(errors="replace").strip().splitlines()

@@ -1,9 +1,9 @@
 """Starts programs inside a sandbox that is one shell on two pipes, and ends them from outside.
 
-The supervisor is a plain `sh -i` that reads lines from us: the first process of the sandbox, started by the backend through
-whatever isolates it. Interactive, so that no error ends it; without a terminal, so that it shows nothing. For each program
-it forks a reporter that runs the program and then tells its exit status. The program's stdin and stdout are FIFOs in a
-folder of the host that the sandbox sees read-only: both sides can open them, and nothing in there can be replaced by a link.
+The supervisor is an interactive shell that reads lines from us: the first process of the sandbox, started by the backend
+through whatever isolates it. Interactive, so that no error ends it; without a terminal, so that it shows nothing. For each
+program it forks a reporter that runs the program and then tells its exit status. The program's stdin and stdout are FIFOs in
+a folder of the host that the sandbox sees read-only: both sides can open them, and nothing there can be replaced by a link.
 This needs neither root nor any tool in the sandbox but `sh`, and a program costs one fork and exec.
 
 What comes back through the status pipe is forgeable from inside; a sandbox that does so only deceives itself. Owns the
