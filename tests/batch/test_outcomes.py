@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from support import environment, kiseki, light_tools, read_rows, write_dataset
+from support import FAST, environment, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -25,7 +25,7 @@ ROW_KEYS = [
 def run(folder: Path, server: MockServer, *flags: str, status: int = 0) -> Path:
     """A run of `p.jsonl` in `folder` against the mock server. Returns the run's folder."""
     light = light_tools(folder)
-    base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=mock", *light)
+    base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=mock", *FAST, *light)
     kiseki(*base, *(flags or ("--batch_size=2",)), cwd=folder, status=status)
     return folder / "data" / "r"
 
@@ -168,7 +168,7 @@ def test_progress_is_plain_lines_where_stdout_is_no_terminal(tmp_path: Path) -> 
     write_dataset(tmp_path / "p.jsonl", [{"prompt": "one"}])
     with MockServer(turns=1) as server:
         light = light_tools(tmp_path)
-        base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=m", *light)
+        base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=m", *FAST, *light)
         done = kiseki(*base, "--batch_size=1", cwd=tmp_path)
     assert "1/1 (100 %) · done 1 · running 0 · failed 0 · discarded 0" in done.stdout
     assert "\x1b" not in done.stdout

@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 import pytest
-from support import kiseki, light_tools, read_rows, write_dataset
+from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -28,7 +28,7 @@ HOSTILE = [
 def base(folder: Path, server: MockServer, *more: str) -> tuple[str, ...]:
     light = light_tools(folder)
     flags = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=mock")
-    return (*flags, *light, *more)
+    return (*flags, *FAST, *light, *more)
 
 
 def test_twelve_batches_merge_in_dataset_order(tmp_path: Path) -> None:
