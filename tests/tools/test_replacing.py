@@ -87,7 +87,7 @@ def test_an_exact_unique_match_is_plain_replacement(before: str, old: str, after
 
 
 def _blurred(line: str, how: int) -> str:
-    return [line, line.rstrip() + "  ", "  " + line, line.replace("“", '"'), line.strip()][how]
+    return [line, line.rstrip(" \t") + "  ", "  " + line, line.replace("“", '"'), line.strip(" \t")][how]
 
 
 @given(LINES, st.data(), st.sampled_from(["\n", "\r\n"]))
@@ -109,5 +109,7 @@ def test_tolerance_never_changes_untouched_lines(lines: list[str], data: st.Data
     if result.how in ("", "line endings"):  # the passage may have been found elsewhere, inside a line, but only once
         assert result.text.count("NEW") == 1 and len(result.text) == len(text) + 3
         return
-    assert after[:changed] + after[changed + 1 :] == [*lines[:changed], *lines[changed + 1 :], ""]
-    assert after[changed].endswith("NEW")
+    # Which line it is does not matter here: where two lines differ only in whitespace, the quote may fit the other one better.
+    assert len(after) == len(lines) + 1
+    differing = [there for here, there in zip([*lines, ""], after, strict=True) if here != there]
+    assert len(differing) == 1 and "NEW" in differing[0]

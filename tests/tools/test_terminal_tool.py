@@ -32,6 +32,7 @@ def test_the_session_persists_and_exit_codes_are_no_errors(play: Play) -> None:
         answer = await box("terminal", command='echo "$X" "${PWD##*/}"; f; cat; echo end')
         assert answer == {"output": "1 2 a\nfrom f\nend\n", "exit_code": 0}
         assert (await box("terminal", command="echo ${PWD##*/}", workdir="b"))["output"] == "b\n"
+        assert (await box("terminal", command="echo ${PWD##*/}", workdir="~/a"))["output"] == "a\n"
         missing = await box("terminal", command="echo never", workdir="/no/such/folder")
         assert missing["exit_code"] != 0 and "never" not in missing["output"]
 
@@ -64,6 +65,11 @@ def test_time_limits(play: Play) -> None:
         assert ended["exit_code"] == 7
         assert ended["note"] == "the shell was restarted: current folder, variables and functions are reset"
         assert (await box("terminal", command="echo ${X-gone}"))["output"] == "gone\n"
+        assert (await box("terminal", command="(sleep 0.1; kill -9 $$) &"))["exit_code"] == 0
+        await asyncio.sleep(0.5)
+        await box("search_files", pattern="*", target="files")  # which looks into the session first, and must not hide it
+        assert "the shell was restarted" in (await box("terminal", command=":"))["note"]
+        assert "note" not in await box("terminal", command=":")
 
     play(scenario)
 
@@ -151,7 +157,9 @@ def test_kill_ends_the_whole_tree(play: Play, monkeypatch: pytest.MonkeyPatch) -
         while len((await box.sh("cat pids 2>/dev/null")).split()) < 2:
             await asyncio.sleep(0.02)
         await box("terminal", command="sleep 63", background=True)
+        monkeypatch.setattr(processes, "GRACE_TICKS", 4)  # this one ignores SIGTERM: no need to wait long for it
         answer = await box("process", action="kill", session_id="proc_1")
+        monkeypatch.undo()
         assert (answer["status"], answer["exit_code"]) == ("killed", 137)
         state = "cut -d')' -f2 /proc/$p/stat 2>/dev/null | cut -c 2"
         alive = f'for p in $(cat pids); do case $({state}) in ""|Z) ;; *) echo $p ;; esac; done'
@@ -160,7 +168,6 @@ def test_kill_ends_the_whole_tree(play: Play, monkeypatch: pytest.MonkeyPatch) -
         answer = await box("process", action="kill", session_id="proc_2")
         assert (answer["status"], answer["exit_code"]) == ("killed", 143)
 
-    monkeypatch.setattr(processes, "GRACE_TICKS", 4)
     play(scenario)
 
 

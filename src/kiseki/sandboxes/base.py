@@ -48,7 +48,9 @@ class Sandbox(Protocol):
     ) -> tuple[int, bytes]:
         """Run a program outside the session (its variables, functions, folder and `exit` cannot touch it), in the home folder.
 
-        Returns exit status and stdout. Calls may overlap. Used by file tools and the background process tool.
+        Returns exit status and stdout. At the time limit it is killed with all that it started, and the status is 124; output
+        beyond `max_output` bytes is dropped and the program killed. Calls may overlap. Raises `ToolError` when the sandbox
+        has no process to spare. File tools and background processes use it.
         """
         ...
 

@@ -12,9 +12,13 @@ PROBE_SECONDS = 20.0
 """For the small programs that look something up: a slow machine's answer still counts, a hung one's does not."""
 MAX_SUGGESTED = 5
 
+RESTARTED = "session_restarted"
+"""Of the rollout's state: a look into the session found a new shell, and the model does not know yet."""
 _MARK = "\036"
 """Record separator: parts our own answer from whatever else the session prints (traces, job notices)."""
-_WHERE = r"""( { set +x; } 2>/dev/null; command printf '\036%s\036' "$PWD"; env -0 2>/dev/null; command printf '\036' )"""
+_WHERE = (
+    r"""( { set +x; } 2>/dev/null; command printf '\036%s\036' "$PWD"; command env -0 2>/dev/null || :; command printf '\036' )"""
+)
 _PROBE = r"""
 if [ -d "$1" ]; then echo folder
 elif [ -e "$1" ]; then echo file
@@ -39,6 +43,8 @@ def check_path(path: str, name: str = "path") -> str:
 async def session_place(context: ToolContext) -> tuple[str, dict[str, str]]:
     """The session's current folder and its exported variables (none where the sandbox's `env` cannot list them safely)."""
     result = await context.sandbox.exec(_WHERE, timeout=PROBE_SECONDS, max_output=4_000_000)
+    if result.session_restarted:
+        context.state[RESTARTED] = True
     parts = result.output.split(_MARK)
     if len(parts) < 3 or not parts[1].startswith("/"):
         raise SandboxError(f"the session did not tell its folder: {result.output[:200]!r}")

@@ -51,7 +51,7 @@ if command -v setsid >/dev/null; then
   setsid sh -c "$1" sh "$dir" "$shell" </dev/null >/dev/null 2>&1 &
   printf '%s\n%s\n' "$!" "$dir"
 else
-  set -m
+  set -m 2>/dev/null
   sh -c "$1" sh "$dir" "$shell" </dev/null >/dev/null 2>&1 &
   printf '%s\n%s\n' "$!" "$dir"
 fi
@@ -117,10 +117,17 @@ signal() {
   for each in $(marked); do kill "-$1" "$each" 2>/dev/null; done
 }
 alive() { { [ "$group" ] && kill -0 "-$pid" 2>/dev/null; } || [ "$(marked)" ]; }
-dir=$1 pid=$2 tick=0
+dir=$1 pid=$2
+await_end() {
+  tick=0
+  while [ "$tick" -lt "$1" ] && alive; do
+    sleep 0.05 2>/dev/null || { sleep 1; tick=$((tick + 19)); }
+    tick=$((tick + 1))
+  done
+}
 signal TERM
-while [ "$tick" -lt "$3" ] && alive; do sleep 0.05 2>/dev/null || { sleep 1; tick=$((tick + 19)); }; tick=$((tick + 1)); done
-if alive; then signal KILL; fi
+await_end "$3"
+if alive; then signal KILL; await_end 40; fi
 if [ ! -f "$1/status" ]; then printf 137 >"$1/status"; fi
 printf '%s %s' "$before" "$(cat "$1/status")"
 """

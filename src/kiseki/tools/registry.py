@@ -153,7 +153,11 @@ class Toolbox:
         invalid = raised = known is None or arguments is None
         if known is not None and arguments is not None:
             content, raised = await _run(known, context, arguments)
-        content, code, cut = _finish(content)
+        try:
+            content, code, cut = _finish(content)
+        except (TypeError, ValueError, RecursionError) as error:
+            raised = True
+            content, code, cut = _finish(_error(f"the result of {call.name} cannot be written as JSON: {error}"))
         run = ToolRun(
             call_id=call.id,
             name=call.name,
@@ -171,14 +175,15 @@ async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Stru
     values = {field: getattr(arguments, field) for field in arguments.__struct_fields__}
     positional = (context,) if known.takes_context else ()
     try:
-        async with asyncio.timeout(known.timeout):
+        async with asyncio.timeout(known.timeout) as limit:
             if inspect.iscoroutinefunction(known.function):
                 return await known.function(*positional, **values), False
             return await asyncio.to_thread(known.function, *positional, **values), False
     except SandboxError:
         raise
-    except TimeoutError:
-        return _error(f"{known.name} did not finish within {known.timeout:g} seconds"), True
+    except TimeoutError as error:  # ours, or one of the tool's own
+        late = f"{known.name} did not finish within {known.timeout:g} seconds"
+        return _error(late if limit.expired() else f"TimeoutError: {error}"), True
     except ToolError as error:
         return _error(str(error)), True
     except Exception as error:  # a tool is a boundary: whatever a user's function raises is that call's result
@@ -189,12 +194,25 @@ def _error(message: str) -> dict[str, Any]:
     return {"error": message}
 
 
+def _clean(value: Any) -> Any:
+    """Plain data with `clean_text` applied to every text in it."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {_clean(key): _clean(each) for key, each in value.items()}
+    return [_clean(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _finish(content: Any) -> tuple[str, int | None, bool]:
     """The result as text within the size limit, the exit code that it names, and whether anything was cut from it."""
     code = content.get("exit_code") if isinstance(content, dict) else None
     cut = isinstance(content, dict) and content.get("truncated") is True
-    text = content if isinstance(content, str) else msgspec.json.encode(content, enc_hook=str).decode()
-    text = clean_text(text)
+    if not isinstance(content, str):
+        try:
+            content = msgspec.json.encode(content, enc_hook=str).decode()
+        except UnicodeEncodeError:  # lone surrogates, as in file names that are no UTF-8
+            content = msgspec.json.encode(_clean(msgspec.to_builtins(content, enc_hook=str))).decode()
+    text = clean_text(content)
     if len(text) > MAX_RESULT_BYTES // 4 and len(data := text.encode()) > MAX_RESULT_BYTES:
         return (
             cut_middle(data, MAX_RESULT_BYTES).decode("utf-8", "replace"),

@@ -9,6 +9,7 @@ bytes. They differ only in the regular expressions' finer points (Rust and PCRE2
 from __future__ import annotations
 
 import base64
+import functools
 import posixpath
 import re
 from pathlib import Path
@@ -32,7 +33,6 @@ MAX_STREAM = 16_000_000
 MAX_FILE = 50_000_000
 SEARCH_SECONDS = 60.0
 
-_PROGRAM = Path(__file__).with_name("search_program.py")
 _ENGINES = r"""
 command -v rg && exit
 for each in python3 python; do
@@ -148,6 +148,11 @@ async def search_files(
     return _files_page(found, partial, first, count) | {"total_matches": sum(counts.values())}
 
 
+@functools.cache
+def _program() -> str:
+    return Path(__file__).with_name("search_program.py").read_text()
+
+
 async def _engine(ctx: ToolContext) -> tuple[str, str]:
     """Kind ("rg", "python" or "") and path of what can search in this sandbox; looked up once per rollout."""
     if "search_files" not in ctx.state:
@@ -169,7 +174,7 @@ async def _search(ctx: ToolContext, path: str, pattern: str, file_glob: str, con
         argv = [program, *_RG, f"--context={context}", *_rg_glob(file_glob), "-e", pattern, "--"]
     elif kind == "python":
         asked = {"pattern": pattern, "glob": glob, "context": context, "max_file": MAX_FILE}
-        argv = [program, "-I", "-S", "-c", _PROGRAM.read_text(), msgspec.json.encode(asked).decode()]
+        argv = [program, "-I", "-S", "-c", _program(), msgspec.json.encode(asked).decode()]
     else:
         raise ToolError("this sandbox has neither ripgrep nor Python, so contents cannot be searched; use grep in the terminal")
     prefix, output = await _run(ctx, path, argv)

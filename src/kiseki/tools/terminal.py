@@ -7,11 +7,12 @@ UTF-8 are replaced (U+FFFD), and output above `MAX_OUTPUT` loses its middle, wit
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any, Literal
 
 from kiseki.errors import ToolError
 from kiseki.tools import processes
-from kiseki.tools.paths import check_path, session_place
+from kiseki.tools.paths import RESTARTED, absolute, check_path, session_place
 from kiseki.tools.registry import ToolContext, tool
 
 MAX_OUTPUT = 30_000
@@ -61,7 +62,7 @@ async def terminal(
     Args:
         command: The command line, any shell syntax.
         timeout: Seconds until the command is killed, 600 at most. Not for background commands.
-        workdir: Folder to run in; empty for the session's current folder.
+        workdir: Folder to change to first; empty stays in the session's current folder.
         background: Start the command detached and return at once with a session_id for the process tool.
     """
     if not command.strip():
@@ -70,6 +71,7 @@ async def terminal(
         raise ToolError("command contains a NUL character, which no shell can take")
     if workdir:
         check_path(workdir, "workdir")
+        workdir = await absolute(context, workdir) if workdir.startswith("~") else workdir
     if background:
         return await _start(context, command, workdir)
     limit, note = _seconds(timeout)
@@ -81,7 +83,7 @@ async def terminal(
     if result.timed_out:
         goes_on = "a new session stands" if result.session_restarted else "the session goes on"
         answer["error"] = f"the command was killed after {limit:g} s; {goes_on}"
-    if result.session_restarted:
+    if context.state.pop(RESTARTED, False) or result.session_restarted:
         notes.append("the shell was restarted: current folder, variables and functions are reset")
     if notes:
         answer["note"] = "; ".join(notes)
@@ -93,12 +95,7 @@ async def _start(context: ToolContext, command: str, workdir: str) -> dict[str, 
     ours.count += 1
     session_id = f"proc_{ours.count}"
     folder, variables = await session_place(context)
-    if workdir.startswith("/"):
-        folder = workdir
-    elif workdir == "~" or workdir.startswith("~/"):
-        folder = variables.get("HOME", "~") + workdir[1:]
-    elif workdir:
-        folder = f"{folder.rstrip('/')}/{workdir}"
+    folder = posixpath.join(folder, workdir)
     ours.known[session_id] = await processes.start(context.sandbox, session_id, command, folder, variables)
     return {"session_id": session_id, "status": "running"}
 
