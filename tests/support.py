@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from kiseki.models.retry import Pause
 
 REPOSITORY = Path(__file__).parent.parent
 SECONDS = 120
@@ -75,3 +78,19 @@ def light_tools(folder: Path) -> tuple[str, str]:
     (folder / "mine.py").write_text(IN_PROCESS_TOOL)
     (folder / "mine.yaml").write_text("mine: 100\n")
     return "--tools=mine.py", "--distribution=mine.yaml"
+
+
+class FakeTime:
+    """A clock that only sleeping moves, and what was slept."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def pause(self) -> Pause:
+        return Pause(lambda: self.now, self.sleep)

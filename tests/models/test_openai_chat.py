@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from support import FakeTime
 
 from kiseki.errors import (
     AuthError,
@@ -36,22 +37,6 @@ KEY = "sk-or-v1-0123456789abcdef"
 SCHEMA = msgspec.Raw(b'{"type":"object","properties":{"command":{"type":"string"}},"required":["command"]}')
 TOOLS = (ToolSchema("terminal", "Run a command.", SCHEMA),)
 PROMPT = (Message("user", "What time is it?"),)
-
-
-class FakeTime:
-    """A clock that only sleeping moves, and what was slept."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-        await asyncio.sleep(0)
-
-    def pause(self) -> Pause:
-        return Pause(lambda: self.now, self.sleep)
 
 
 def with_client(base_url: str, use: Callable[[OpenAIChat], Awaitable[T]], *, pause: Pause | None = None, **fields: Any) -> T:

@@ -8,27 +8,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import FakeTime
 
 from kiseki.errors import AuthError, BadRequest, ProviderError, ProviderOverloaded, RateLimited
 from kiseki.models.retry import Pause, RetryPolicy, next_delay, parse_retry_after, with_retries
 
 NOW = 1_700_000_000.0
-
-
-class FakeTime:
-    """A clock that only sleeping moves, and what was slept."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-        await asyncio.sleep(0)
-
-    def pause(self) -> Pause:
-        return Pause(lambda: self.now, self.sleep)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from kiseki.commands.flags import Parser, at_least, names, one_of
-from kiseki.commands.model_flags import add_model_flags, model_settings
+from kiseki.commands.flags import Parser, at_least, names
+from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, model_settings
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -31,15 +31,9 @@ def build_parser(prog: str = "kiseki agent") -> Parser:
     switch(main, "verbose", "show tool results in full")
     flag(main, "log_prefix_chars", at_least(0), "length of previews on the screen", 100)
     add_model_flags(parser)
-    agent = parser.add_argument_group("the agent")
-    flag(agent, "max_turns", at_least(1), "model calls at most", 10)
-    flag(agent, "prompt_timeout", at_least(0.001, float), "seconds at most", 3600.0)
+    agent = add_agent_flags(parser)
     flag(agent, "enabled_toolsets", names, "only these toolsets (comma-separated; default: every one that is available)")
     flag(agent, "disabled_toolsets", names, "not these toolsets (comma-separated)", ())
-    flag(agent, "tools", names, "Python files with tools of your own (comma-separated)", ())
-    flag(agent, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
-    flag(agent, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
-    flag(agent, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
     flag(agent, "seed", int, "sent to the model's endpoint")
     return parser
 

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from kiseki.commands.flags import Parser, at_least, names, one_of
-from kiseki.commands.model_flags import add_model_flags, model_settings
+from kiseki.commands.flags import Parser, at_least, one_of
+from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, model_settings
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -43,14 +43,8 @@ def build_parser(prog: str = "kiseki batch") -> Parser:
     switch(main, "verbose", "log every failure and retry")
     flag(main, "log_prefix_chars", at_least(0), "length of previews in log lines", 100)
     add_model_flags(parser)
-    agent = parser.add_argument_group("the agent")
-    flag(agent, "max_turns", at_least(1), "model calls per rollout at most", 10)
-    flag(agent, "prompt_timeout", at_least(0.001, float), "seconds per rollout at most, sandbox start included", 3600.0)
-    flag(agent, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
-    flag(agent, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
-    flag(agent, "tools", names, "Python files with tools of your own (comma-separated)", ())
+    agent = add_agent_flags(parser)
     switch(agent, "skip_unavailable", "run without the distribution's toolsets that are not available here")
-    flag(agent, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
     engine = parser.add_argument_group("running it")
     flag(engine, "num_workers", at_least(1), "worker processes", 4)
     flag(engine, "concurrency", at_least(1), "rollouts at once in the whole run (default: by the machine)")

@@ -1,11 +1,11 @@
-"""The flags that say which model is asked and how: the same for every command that runs one."""
+"""The flags that every command which runs rollouts has: the model, and the agent around it."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from kiseki.commands.flags import Parser, at_least, names
+from kiseki.commands.flags import Parser, at_least, names, one_of
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings, resolve_api_key
 from kiseki.models.factory import is_builtin
 
@@ -29,6 +29,19 @@ def add_model_flags(parser: Parser) -> None:
     flag(routing, "provider_sort", str, "price, throughput or latency", "")
     flag(routing, "reasoning_effort", str, "none, minimal, low, medium, high, xhigh, max or ultra (default: the provider's)", "")
     switch(routing, "reasoning_disabled", "no reasoning tokens at all; wins over --reasoning_effort")
+
+
+def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
+    """Returns the group, for a command that has more of them."""
+    group = parser.add_argument_group("the agent")
+    flag = parser.flag
+    flag(group, "max_turns", at_least(1), "model calls per rollout at most", 10)
+    flag(group, "prompt_timeout", at_least(0.001, float), "seconds per rollout at most, sandbox start included", 3600.0)
+    flag(group, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
+    flag(group, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
+    flag(group, "tools", names, "Python files with tools of your own (comma-separated)", ())
+    flag(group, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
+    return group
 
 
 def model_settings(flags: argparse.Namespace) -> ModelSettings:
