@@ -68,6 +68,8 @@ def test_settings_that_cannot_work_are_refused_at_once(monkeypatch: pytest.Monke
         AIAgent(model="builtin/nothing")
     with pytest.raises(UsageError, match="is no tool"):
         AIAgent(model=PRACTICE, tools=[print])
+    with pytest.raises(UsageError, match="prefill_messages must be"):
+        AIAgent(model=PRACTICE, prefill_messages=[{"role": "narrator", "content": "x"}])
     with pytest.raises(UsageError, match="empty"):
         AIAgent(model=PRACTICE).run_conversation("  ")
 

@@ -115,7 +115,7 @@ class AIAgent:
             max_turns=max_turns,
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,
-            prefill=tuple(msgspec.convert([dict(each) for each in prefill_messages], list[Message])),
+            prefill=_prefill(prefill_messages),
             run_tools=tuple(each.name for each in self.tools.toolbox.schemas),
             pass_seed=seed is not None,
         )
@@ -192,6 +192,13 @@ def _result(record: Record, tools_json: str) -> AgentResult:
         conversations=tuple(to_sharegpt(record.messages, tools_json)),
         record=record,
     )
+
+
+def _prefill(messages: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
+    try:
+        return msgspec.convert([dict(each) for each in messages], tuple[Message, ...])
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise UsageError(f"prefill_messages must be a list of {{role, content}}: {error}") from error
 
 
 def _own_tools(item: Callable[..., Any] | str | Path) -> list[Tool]:

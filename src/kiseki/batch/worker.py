@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -28,6 +29,9 @@ class Worker:
     """Model, tools and settings, ready to run any number of rollouts side by side."""
 
     def __init__(self, settings: RolloutSettings) -> None:
+        # four descriptors per sandbox and one per connection: the usual soft limit of 1,024 is reached by 200 rollouts
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._settings = settings
         self._model: ChatModel = open_model(settings.model)
         self._own_tools = [each for file in settings.tool_files for each in load_user_tools(file)]

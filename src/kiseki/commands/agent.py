@@ -72,7 +72,7 @@ def _run(flags: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.text import Text
 
-    from kiseki.agent.agent import AIAgent, sample_of
+    from kiseki.agent.agent import COMPLETED_FILE, OTHER_FILE, AIAgent, sample_of
     from kiseki.batch.prepare import read_prefill
     from kiseki.trajectory.record import own_messages
 
@@ -122,6 +122,8 @@ def _run(flags: argparse.Namespace) -> int:
         console.print(Text(f"failed: {result.record.error_class}: {result.error}"), style="red", soft_wrap=True)
         return 3
     console.print(Text(f"{result.reason}, {result.api_calls} model calls, ${result.usage.cost:.4f}"), style="dim")
+    if flags.save_trajectories:
+        console.print(Text(f"appended to {COMPLETED_FILE if result.completed else OTHER_FILE}"))
     if flags.save_sample:
         path = Path(f"sample_{secrets.token_hex(4)}.json")
         path.write_bytes(msgspec.json.format(msgspec.json.encode(sample_of(result) | {"query": flags.query}), indent=2))
