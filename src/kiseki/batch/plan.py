@@ -8,8 +8,9 @@ and ride along in their newest form. The plan lives in the ledger, so memory doe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from itertools import islice
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +20,11 @@ from kiseki.ledger.ledger import Ledger
 from kiseki.trajectory.types import Prompt
 
 CHUNK = 5000
-"""Rows per transaction: large enough that a commit costs nothing per row, small enough to keep the journal short."""
+"""Rows per statement: large enough that a statement costs nothing per row, within SQLite's 32,766 variables."""
+CHUNK_CHARACTERS = 16_000_000
+"""Of prompts and other columns in one chunk at most, give or take a row: what planning holds in memory."""
+CHUNKS_PER_COMMIT = 10
+"""Keys are random, so a transaction touches most pages of their index: few large ones write much less than many small ones."""
 
 _encode = msgspec.msgpack.encode
 
@@ -60,24 +65,29 @@ def make_plan(
     Raises `DatasetError` when no row is usable.
     """
     db = ledger.db
-    # temporary tables spill to disk: which prompts this dataset has, and how often each content was seen
+    # temporary tables spill to disk: which prompts this dataset has, and how often a content was seen more than once
     db.execute("CREATE TEMP TABLE IF NOT EXISTS seen (prompt_id INTEGER PRIMARY KEY)")
     db.execute("CREATE TEMP TABLE IF NOT EXISTS equal_rows (content BLOB PRIMARY KEY, count INTEGER) WITHOUT ROWID")
     db.execute("DELETE FROM seen")
     db.execute("DELETE FROM equal_rows")
     usable, bad, moved, first_bad = 0, 0, 0, None
-    stream = iter(rows)
-    while chunk := list(islice(stream, CHUNK)):
+    chunks = _chunks(rows)
+    more = True
+    while more:
         with ledger.transaction():
-            for row in chunk:
-                if isinstance(row, BadRow):
-                    bad += 1
-                    first_bad = first_bad or row
-                    bad_row(row)
-                else:
-                    usable += 1
-                    moved += _plan_prompt(ledger, row, num_samples)
-        planned(usable + bad)
+            for _ in range(CHUNKS_PER_COMMIT):
+                chunk = next(chunks, [])
+                if not (more := bool(chunk)):
+                    break
+                prompts = [row for row in chunk if isinstance(row, Prompt)]
+                for row in chunk:
+                    if isinstance(row, BadRow):
+                        bad += 1
+                        first_bad = first_bad or row
+                        bad_row(row)
+                usable += len(prompts)
+                moved += _plan_prompts(db, prompts)
+                planned(usable + bad)
     if not usable:
         first = f"; line {first_bad.line}: {first_bad.reason}" if first_bad else ""
         raise DatasetError(f"the dataset has no usable row ({bad} unusable{first})")
@@ -85,6 +95,11 @@ def make_plan(
         moved += db.execute(
             "UPDATE prompts SET position = NULL WHERE position IS NOT NULL AND id NOT IN (SELECT prompt_id FROM seen)"
         ).rowcount
+        db.executemany(
+            "INSERT INTO rollouts (prompt_id, sample_index) SELECT s.prompt_id, ?1 FROM seen s WHERE NOT EXISTS"
+            " (SELECT 1 FROM rollouts r WHERE r.prompt_id = s.prompt_id AND r.sample_index = ?1) ORDER BY s.prompt_id",
+            [(sample,) for sample in range(num_samples)],
+        )
         db.execute("DELETE FROM rollouts WHERE outcome = 'pending' AND attempts = 0 AND sample_index >= ?", (num_samples,))
         _number_batches(ledger, batch_size, first_batch)
     counts = "SELECT {} FROM rollouts r JOIN prompts p ON p.id = r.prompt_id WHERE p.position IS NOT NULL"
@@ -99,6 +114,20 @@ def make_plan(
         moved=moved,
         batches=batches,
     )
+
+
+def _chunks(rows: Iterable[Prompt | BadRow]) -> Iterator[list[Prompt | BadRow]]:
+    """The rows in lists that are bounded both ways: long prompts make short lists."""
+    chunk: list[Prompt | BadRow] = []
+    characters = 0
+    for row in rows:
+        chunk.append(row)
+        characters += len(row.source) + len(row.text) if isinstance(row, Prompt) else 0
+        if len(chunk) == CHUNK or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def prompt_key(prompt: Prompt, number: int) -> bytes:
@@ -116,32 +145,68 @@ def draw_seed(run_seed: int, key: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{run_seed}:{key}".encode(), digest_size=4).digest()) >> 1
 
 
-def _plan_prompt(ledger: Ledger, prompt: Prompt, num_samples: int) -> bool:
-    """Returns whether the prompt was known and has moved."""
-    db = ledger.db
-    (count,) = db.execute(
-        "INSERT INTO equal_rows VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count",
-        (prompt_key(prompt, 0),),
-    ).fetchone()
-    key = prompt_key(prompt, count - 1)
-    known = db.execute("SELECT id, position FROM prompts WHERE key = ?", (key,)).fetchone()
-    moved = known is not None and known[1] != prompt.index
-    if known is None:
-        prompt_id = db.execute("INSERT INTO prompts (key, position) VALUES (?, ?)", (key, prompt.index)).lastrowid
-    else:
-        prompt_id = known[0]
-        if moved:
-            db.execute("UPDATE prompts SET position = ? WHERE id = ?", (prompt.index, prompt_id))
-    payload = _encode(msgspec.structs.replace(prompt, index=0))  # a moved row is not a changed one
-    db.execute(
-        "INSERT INTO payloads VALUES (?, ?) ON CONFLICT DO UPDATE SET payload = excluded.payload"
-        " WHERE payload != excluded.payload",
-        (prompt_id, payload),
+class _Known(NamedTuple):
+    """A prompt that the ledger has."""
+
+    id: int
+    position: int | None
+    payload: bytes
+    seen: int
+    """Whether this dataset has given it already."""
+
+
+def _plan_prompts(db: sqlite3.Connection, prompts: Sequence[Prompt]) -> int:
+    """Plan one chunk, in a few statements for all of it. Returns how many prompts were known and have moved."""
+    contents = [prompt_key(prompt, 0) for prompt in prompts]
+    known = _look_up(db, contents)
+    numbers = _number_equal_rows(db, contents, known)
+    keys = [prompt_key(prompt, n) if n else content for prompt, content, n in zip(prompts, contents, numbers, strict=True)]
+    known |= _look_up(db, [key for key, number in zip(keys, numbers, strict=True) if number])
+    (next_id,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM prompts").fetchone()
+    new, moved, payloads, ids = [], [], [], []
+    for prompt, key in zip(prompts, keys, strict=True):
+        payload = _encode(msgspec.structs.replace(prompt, index=0))  # a moved row is not a changed one
+        before = known.get(key)
+        prompt_id = before.id if before else next_id
+        if before is None:
+            next_id += 1
+            new.append((prompt_id, key, prompt.index))
+        elif before.position != prompt.index:
+            moved.append((prompt.index, prompt_id))
+        if before is None or before.payload != payload:
+            payloads.append((prompt_id, payload))
+        ids.append((prompt_id,))
+    db.executemany("INSERT INTO prompts (id, key, position) VALUES (?, ?, ?)", new)
+    db.executemany("UPDATE prompts SET position = ? WHERE id = ?", moved)
+    db.executemany("INSERT OR REPLACE INTO payloads VALUES (?, ?)", payloads)
+    db.executemany("INSERT INTO seen VALUES (?)", ids)
+    return len(moved)
+
+
+def _look_up(db: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, _Known]:
+    lines = db.execute(
+        "SELECT p.key, p.id, p.position, y.payload, s.prompt_id IS NOT NULL FROM prompts p"
+        " JOIN payloads y ON y.prompt_id = p.id LEFT JOIN seen s ON s.prompt_id = p.id"
+        f" WHERE p.key IN ({_marks(keys)})",
+        keys,
     )
-    db.execute("INSERT INTO seen VALUES (?)", (prompt_id,))
-    for sample in range(num_samples):
-        db.execute("INSERT OR IGNORE INTO rollouts (prompt_id, sample_index) VALUES (?, ?)", (prompt_id, sample))
-    return moved
+    return {key: _Known(*rest) for key, *rest in lines}
+
+
+def _number_equal_rows(db: sqlite3.Connection, contents: Sequence[bytes], known: Mapping[bytes, _Known]) -> list[int]:
+    """How many rows of the same content came before each. Only contents that came more than once are kept in the table."""
+    counts = {content: 1 for content in contents if content in known and known[content].seen}
+    counts.update(db.execute(f"SELECT * FROM equal_rows WHERE content IN ({_marks(counts)})", list(counts)).fetchall())
+    numbers = []
+    for content in contents:
+        numbers.append(counts.get(content, 0))
+        counts[content] = numbers[-1] + 1
+    db.executemany("INSERT OR REPLACE INTO equal_rows VALUES (?, ?)", [pair for pair in counts.items() if pair[1] > 1])
+    return numbers
+
+
+def _marks(values: Collection[bytes]) -> str:
+    return ",".join("?" * len(values))
 
 
 def _number_batches(ledger: Ledger, batch_size: int, first_batch: int) -> None:

@@ -75,7 +75,7 @@ def prepare_toolsets(config: BatchConfig) -> Toolsets:
             "--skip_unavailable runs without them, --list_distributions shows the others"
         )
     available = frozenset(name for name in named if name not in unavailable)
-    always = tuple(sorted(own_names - set(named)))
+    always = tuple(sorted(own_names - set(distribution.toolsets)))
     if not available and not always:
         raise UsageError(
             f"none of the toolsets of distribution {distribution.name!r} is available ({', '.join(unavailable)}); "

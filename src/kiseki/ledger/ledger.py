@@ -27,6 +27,8 @@ LEDGER_NAME = "run.db"
 LOCK_NAME = "run.lock"
 BUSY_SECONDS = 30.0
 """How long to wait for a reader such as a viewer; another writer is kept out by the lock file."""
+CACHE_KB = 48_000
+"""Holds the index of a million prompts' keys, which planning visits in random order."""
 PAGE = 500
 """Lines per query when walking a large table, so that memory does not depend on the run's size."""
 
@@ -223,5 +225,6 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = DELETE")
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns, also over a power cut
     connection.execute("PRAGMA temp_store = FILE")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
