@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,24 @@ def test_a_tool_that_raises_and_one_that_hangs_are_results() -> None:
     late, broken = (json.loads(each)["error"] for each in results(result))
     assert "did not finish within 0.2 seconds" in late
     assert broken == "RuntimeError: out of paper"
+
+
+def test_plain_functions_that_never_return_hold_up_nobody() -> None:
+    """Many at once, more than any pool of threads would have; each ends at its limit, and a good call beside them works."""
+    never = threading.Event()
+
+    @tool(toolset="mine", timeout=0.3)
+    def stuck() -> str:
+        """Never returns."""
+        never.wait()
+        return ""
+
+    turns = [{"tool_calls": [{"name": "stuck", "arguments": {}}] * 100 + [LOUD]}, ANSWER]
+    with MockServer(script=[{"turns": turns}]) as server:
+        agent = AIAgent("m", base_url=server.base_url, enabled_toolsets=[], tools=[stuck, shout], prompt_timeout=60)
+        result = agent.run_conversation("go")
+    never.set()
+    assert result.completed
+    *late, loud = results(result)
+    assert loud == "HI"
+    assert all("did not finish within 0.3 seconds" in each for each in late)

@@ -9,8 +9,11 @@ thread). They return text or anything that JSON can hold; `ToolError` carries a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, get_type_hints
@@ -42,12 +45,14 @@ class ToolContext:
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A function, its schema, and the type that checks its arguments."""
+    """A function, its schema, and what turns the model's arguments into its own."""
 
     schema: ToolSchema
     toolset: str
-    arguments: type[msgspec.Struct]
+    read_arguments: msgspec.json.Decoder[Any]
+    """JSON text → a struct with a field per parameter; raises `msgspec.DecodeError`."""
     function: Callable[..., Any]
+    is_async: bool
     takes_context: bool
     timeout: float
 
@@ -95,8 +100,9 @@ def make_tool(function: Callable[..., Any], toolset: str, name: str, timeout: fl
     return Tool(
         schema=ToolSchema(name=name, description=description, parameters=msgspec.Raw(msgspec.json.encode(schema))),
         toolset=toolset,
-        arguments=arguments,
+        read_arguments=msgspec.json.Decoder(arguments),
         function=function,
+        is_async=inspect.iscoroutinefunction(function),
         takes_context=takes_context,
         timeout=timeout,
     )
@@ -146,7 +152,7 @@ class Toolbox:
             content = _error(f"there is no tool named {call.name!r}; the tools are: {', '.join(self._tools) or 'none'}")
         else:
             try:
-                arguments = msgspec.json.decode(call.arguments.strip() or "{}", type=known.arguments)
+                arguments = known.read_arguments.decode(call.arguments.strip() or "{}")
             except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
                 kind = "have wrong values" if isinstance(error, msgspec.ValidationError) else "are not valid JSON"
                 content = _error(f"the arguments of {call.name} {kind}: {error}") | {"expected": known.schema.parameters}
@@ -176,9 +182,9 @@ async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Stru
     positional = (context,) if known.takes_context else ()
     try:
         async with asyncio.timeout(known.timeout) as limit:
-            if inspect.iscoroutinefunction(known.function):
+            if known.is_async:
                 return await known.function(*positional, **values), False
-            return await asyncio.to_thread(known.function, *positional, **values), False
+            return await _in_thread(lambda: known.function(*positional, **values)), False
     except SandboxError:
         raise
     except TimeoutError as error:  # ours, or one of the tool's own
@@ -188,6 +194,38 @@ async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Stru
         return _error(str(error)), True
     except Exception as error:  # a tool is a boundary: whatever a user's function raises is that call's result
         return _error(f"{type(error).__name__}: {error}"), True
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """What `work` returns, from a thread of its own.
+
+    Not from a pool: there a few functions that never return would hold up every other rollout, and the process's end.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():  # given up at its time limit
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = work()
+        except StopIteration as stop:  # a future cannot hold that one
+            error = RuntimeError(f"StopIteration: {stop}")
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
+    return await future
 
 
 def _error(message: str) -> dict[str, Any]:
