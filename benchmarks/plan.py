@@ -85,7 +85,7 @@ def plan(*, folder: str, dataset: str) -> dict[str, float]:
         bad_row=lambda row: None,
         planned=lambda rows: None,
     )
-    next(ledger.open_rollouts(), None)
+    next(ledger.open_rollouts(1), None)
     taken = {"cpu": cpu_seconds() - cpu, "wall": time.perf_counter() - began, "to_run": float(made.to_run)}
     ledger.close()
     return taken

@@ -109,7 +109,11 @@ class WorkerDied(KisekiError):
     retryable = True
 
 
-class LedgerError(KisekiError):
-    """`run.db` cannot be opened, written, or is in use by another process."""
+class LedgerError(UsageError):
+    """`run.db` cannot be opened, or is in use by another process. Exit status 2."""
+
+
+class StorageError(KisekiError):
+    """The disk does not take what is to be kept. What was committed before is safe."""
 
     blame = "user"

@@ -251,3 +251,43 @@ def test_plain_functions_that_never_return_hold_up_nobody() -> None:
     *late, loud = results(result)
     assert loud == "HI"
     assert all("did not finish within 0.3 seconds" in each for each in late)
+
+
+def test_whatever_a_tool_raises_is_its_result() -> None:
+    """Also what ends a process or cancels a task elsewhere: the rollout and its neighbours go on."""
+
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    @tool(toolset="mine")
+    async def fail(how: str) -> object:
+        """Fail in a given way."""
+        if how == "result":
+            return Unspeakable()
+        raise {
+            "exit": SystemExit(3),
+            "interrupt": KeyboardInterrupt(),
+            "cancel": asyncio.CancelledError(),
+            "group": BaseExceptionGroup("several", [SystemExit(1)]),
+            "stop": StopAsyncIteration(),
+            "words": RuntimeError(Unspeakable()),
+        }[how]
+
+    @tool(toolset="mine")
+    def fail_plainly(how: str) -> None:
+        """Fail in a given way, in a thread."""
+        raise {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "stop": StopIteration()}[how]
+
+    hows = ["result", "exit", "interrupt", "cancel", "group", "stop", "words"]
+    calls = [{"name": "fail", "arguments": {"how": how}} for how in hows]
+    plain = [{"name": "fail_plainly", "arguments": {"how": how}} for how in ("exit", "interrupt", "stop")]
+    with MockServer(script=[{"turns": [{"tool_calls": [*calls, *plain, LOUD]}, {"tool_calls": calls[1:2]}, ANSWER]}]) as server:
+        agent = AIAgent("m", base_url=server.base_url, enabled_toolsets=[], tools=[fail, fail_plainly, shout], prompt_timeout=60)
+        result = agent.run_conversation("go")
+    assert result.completed, result.error
+    assert results(result)[10] == "HI"
+    errors = [json.loads(each)["error"] for each in results(result)[:10]]
+    assert errors[1] == errors[7] == "SystemExit: 3"
+    assert errors[3].startswith("CancelledError")
+    assert [run.ok for run in result.record.tool_runs] == [False] * 10 + [True, False]

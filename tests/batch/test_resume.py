@@ -6,13 +6,15 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import FAST, kiseki, light_tools, read_rows, start_kiseki, write_dataset
+from support import FAST, environment, kiseki, light_tools, read_rows, start_kiseki, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -201,3 +203,83 @@ def test_adopts_a_folder_of_batch_files(tmp_path: Path) -> None:
         kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
         assert server.stats()["calls"] == 0
     assert len(read_rows(folder / "trajectories.jsonl")) == 7
+
+
+def test_an_adoption_that_was_stopped_begins_anew(tmp_path: Path) -> None:
+    """Neither a refused start nor a kill in the middle may take the old rows for the run's own files."""
+    folder = tmp_path / "data" / "r"
+    folder.mkdir(parents=True)
+    old = [
+        {"conversations": [{"from": "human", "value": f"p{n}"}, {"from": "gpt", "value": "<think>\nhm\n</think>\nold"}]}
+        | {"metadata": {"batch_num": 0, "timestamp": "", "model": "m"}, "completed": True, "api_calls": 1, "toolsets_used": []}
+        for n in range(1000)
+    ]
+    for number in range(10):
+        write_dataset(folder / f"batch_{number}.jsonl", old[number * 100 : number * 100 + 100])
+    rows = [{"prompt": f"p{n}"} for n in range(1000)]
+    with MockServer(turns=0) as server:
+        write_dataset(tmp_path / "p.jsonl", [*rows, {"prompt": "x", "image": "debian"}])
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path, status=2)
+        write_dataset(tmp_path / "p.jsonl", rows)
+        for wait in (0, 100, 300):  # rows adopted by the time of the kill
+            process = start_kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+            while process.poll() is None and adopted(folder) < wait:
+                time.sleep(0.002)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert server.stats()["calls"] == 0
+    merged = read_rows(folder / "trajectories.jsonl")
+    assert [(row["prompt_index"], row["conversations"][1]["value"][-3:]) for row in merged] == [(n, "old") for n in range(1000)]
+    assert len(list((folder / "adopted").iterdir())) == 10
+
+
+def adopted(folder: Path) -> int:
+    try:
+        with sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro", uri=True) as db:
+            return int(db.execute("SELECT count(*) FROM attempts").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_failures_that_are_no_longer_wanted_are_left_alone(tmp_path: Path) -> None:
+    fail = [{"turns": [{"content": "x", "fault": {"kind": "bad_request"}}]}]
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "abcd"])
+    with MockServer(script=fail) as server:
+        kiseki(*flags(tmp_path, server, "--num_samples=2"), cwd=tmp_path, status=3)
+        assert server.stats()["calls"] == 8
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "ab"])
+    with MockServer(turns=0) as server:
+        done = kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert server.stats()["calls"] == 2, "one sample of each of two prompts"
+    assert "2 rollouts to run" in done.stdout
+    statistics = json.loads((tmp_path / "data/r/statistics.json").read_text())
+    assert statistics["outcomes"] == {"completed": 2, "partial": 0, "discarded": 0, "failed": 0, "pending": 0}
+    assert statistics["attempts"] == 10
+    checkpoint = json.loads((tmp_path / "data/r/checkpoint.json").read_text())
+    assert checkpoint["completed_prompts"] == [[0, 1]]
+
+
+def test_a_disk_that_takes_no_more_is_one_line_and_nothing_is_lost(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"{n} " + random.Random(n).randbytes(3000).hex()} for n in range(60)])
+    with MockServer(turns=0) as server:
+        # a limit on file size stands in for the full disk: writing past it fails in the same place
+        limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (650_000,) * 2); "
+        limit += "os.execv(sys.executable, [sys.executable, '-m', 'kiseki', *sys.argv[1:]])"
+        command = [sys.executable, "-c", limit, *flags(tmp_path, server)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith("kiseki: ")
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+    assert len(prompts(tmp_path)) == 60
+
+
+def test_a_lost_display_does_not_stop_a_run(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(20)])
+    with MockServer(turns=1, latency=0.1) as server:
+        process = start_kiseki(*flags(tmp_path, server, "--concurrency=2", "--verbose"), cwd=tmp_path)
+        assert process.stdout
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert len(prompts(tmp_path)) == 20

@@ -19,6 +19,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "junk.jsonl").write_text('5\n{"prompt": ""}\n')
     (tmp_path / "image.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "docker_image": "debian:12"}\n')
     (tmp_path / "bad.py").write_text("def f(:\n")
+    (tmp_path / "typo.yaml").write_text("termnal: 100\n")
     (tmp_path / "bad.yaml").write_text("terminal: 120\n")
     return tmp_path
 
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--dataset_file=junk.jsonl"), "no usable row (2 unusable; line 1: the row is a number"),
         ((*BASE, "--dataset_file=image.jsonl"), "row 1 (from 0) asks for image 'debian:12'"),
         ((*BASE, "--distribution=defualt"), "did you mean default?"),
-        ((*BASE, "--distribution=minimal"), "none of the toolsets of distribution 'minimal' is available (web)"),
+        ((*BASE, "--distribution=minimal"), "no toolset of distribution 'minimal' is available (web: not in this version"),
         ((*BASE, "--distribution=bad.yaml"), "bad.yaml"),
         ((*BASE, "--batch_sise=5"), "unknown flag --batch_sise=5; did you mean --batch_size?"),
         ((*BASE, "--batch-size", "0"), "--batch_size: '0' cannot be used: it must be at least 1"),
@@ -47,8 +48,13 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--tools=nope.py"), "nope.py: there is no such file"),
         ((*BASE, "--tools=bad.py"), "bad.py, line 1"),
         ((*BASE, "--prefill_messages_file=p.jsonl"), "must hold a JSON array of {role, content}"),
-        ((*BASE, "--model=x/y"), "OPENROUTER_API_KEY"),
-        ((*BASE, "--model=x/y", "--base_url=https://api.openai.com/v1"), "OPENAI_API_KEY"),
+        ((*BASE, "--model=x/y", "--distribution=terminal_only"), "OPENROUTER_API_KEY"),
+        ((*BASE, "--model=x/y", "--dataset_file=nope.jsonl"), "dataset file not found"),
+        ((*BASE, "--model=x/y", "--distribution=defualt"), "did you mean default?"),
+        ((*BASE, "--distribution=typo.yaml"), "did you mean terminal?"),
+        ((*BASE, "--model=m", "--base_url=http://u:secret@127.0.0.1:9/v1", "--skip_unavailable"), "must not hold a user name"),
+        ((*BASE, "--output_dir=p.jsonl/under"), "--output_dir names another place"),
+        ((*BASE, "--model=x/y", "--base_url=https://api.openai.com/v1", "--skip_unavailable"), "OPENAI_API_KEY"),
         ((*BASE, "--model=x/y", "--api_key=k"), "web, vision, image_gen, browser: not in this version"),
         ((*BASE, "--model=m", "--base_url=http://127.0.0.1:9/v1", "--skip_unavailable", "--providers_order=a"), "OpenRouter"),
         ((*BASE, "--model=x/y", "--api_key=k", "--skip_unavailable", "--reasoning_effort=huge"), "huge"),
@@ -60,6 +66,7 @@ def test_what_is_wrong_is_one_line_and_status_2(folder: Path, flags: tuple[str, 
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert not (folder / "data" / "r").exists(), "nothing is created"
+    assert "secret" not in done.stderr
 
 
 def test_flags_in_every_spelling(folder: Path) -> None:

@@ -62,10 +62,10 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_done_is_never_replaced_and_failed_is_run_again(ledger: Ledger) -> None:
     assert plan(ledger, ["a", "b", "c"]) == {0: 2, 1: 1}
-    a, b, _c = [each.rollout_id for each in ledger.open_rollouts()]
+    a, b, _c = [each.rollout_id for each in ledger.open_rollouts(9)]
     ledger.commit([(a, attempt("a", "completed")), (b, attempt("b", "failed"))])
     assert plan(ledger, ["a", "b", "c"]) == {1: 2}, "what is left is batched anew, after the batches there are"
-    assert [each.attempts for each in ledger.open_rollouts()] == [1, 0]
+    assert [each.attempts for each in ledger.open_rollouts(9)] == [1, 0]
     ledger.commit([(a, attempt("a", "failed")), (b, attempt("b", "partial"))])
     done = list(ledger.done_rollouts())
     assert [(each.position, each.outcome, each.attempts) for each in done] == [(0, "completed", 2), (1, "partial", 2)]
@@ -75,19 +75,19 @@ def test_done_is_never_replaced_and_failed_is_run_again(ledger: Ledger) -> None:
 
 def test_a_group_is_committed_whole_or_not_at_all(ledger: Ledger) -> None:
     plan(ledger, ["a", "b"])
-    a, b = [each.rollout_id for each in ledger.open_rollouts()]
+    a, b = [each.rollout_id for each in ledger.open_rollouts(9)]
     with pytest.raises(TypeError):  # no such rollout: nothing of the group may stay
         ledger.commit([(a, attempt("a", "completed")), (999, attempt("x", "completed")), (b, attempt("b", "completed"))])
     assert ledger.db.execute("SELECT count(*) FROM attempts").fetchone() == (0,)
-    assert len(list(ledger.open_rollouts())) == 2
+    assert len(list(ledger.open_rollouts(9))) == 2
 
 
 def test_equal_rows_and_samples_are_separate(ledger: Ledger) -> None:
     assert plan(ledger, ["same", "other", "same"], num_samples=2) == {0: 4, 1: 2}
-    keys = {(each.prompt_key, each.sample_index) for each in ledger.open_rollouts()}
+    keys = {(each.prompt_key, each.sample_index) for each in ledger.open_rollouts(9)}
     assert len(keys) == 6
     plan(ledger, ["same", "same", "other", "same"], num_samples=1)
-    again = {(each.prompt_key, each.sample_index) for each in ledger.open_rollouts()}
+    again = {(each.prompt_key, each.sample_index) for each in ledger.open_rollouts(9)}
     assert len(again) == 4
     assert {each for each in keys if each[1] == 0} < again
 
@@ -96,12 +96,12 @@ def test_other_columns_are_not_part_of_the_key(ledger: Ledger) -> None:
     for source in ('{"a":1}', '{"a":2}'):
         rows = [Prompt(index=0, messages=(Message(role="user", content="a"),), source=source)]
         make_plan(ledger, rows, num_samples=1, batch_size=1, first_batch=0, bad_row=print, planned=lambda rows: None)
-        (one,) = ledger.open_rollouts()
+        (one,) = ledger.open_rollouts(9)
         assert one.prompt.source == source
     for change in ({"image": "i"}, {"cwd": "/w"}):
         rows = [Prompt(index=0, messages=(Message(role="user", content="a"),), **change)]
         make_plan(ledger, rows, num_samples=1, batch_size=1, first_batch=0, bad_row=print, planned=lambda rows: None)
-        (other,) = ledger.open_rollouts()
+        (other,) = ledger.open_rollouts(9)
         assert other.prompt_key != one.prompt_key
 
 
@@ -114,7 +114,7 @@ def test_a_dataset_without_a_usable_row(ledger: Ledger) -> None:
 def test_the_walk_covers_every_page_in_order(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kiseki.ledger.ledger.PAGE", 3)
     plan(ledger, [f"p{number}" for number in range(10)], num_samples=2)
-    opened = list(ledger.open_rollouts())
+    opened = list(ledger.open_rollouts(9))
     assert [(each.prompt.index, each.sample_index) for each in opened] == [(i, k) for i in range(10) for k in (0, 1)]
     ledger.commit([(each.rollout_id, attempt(str(each.rollout_id), "completed")) for each in reversed(opened)])
     assert [(each.position, each.sample_index) for each in ledger.done_rollouts()] == [(i, k) for i in range(10) for k in (0, 1)]

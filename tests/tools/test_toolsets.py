@@ -85,7 +85,7 @@ def test_own_tools_can_import_their_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n", "declares no tools. A tool is a function with type hints:\nfrom kiseki import tool\n\n@tool(toolset="),
+        ("x = 1\n", "declares no tools; a tool is declared by @tool(toolset="),
         ("\n\ndef f(:\n", "my_tools.py, line 3: invalid syntax; correct it"),
         ("\nimport no_such_module_anywhere\n", "my_tools.py, line 2: ModuleNotFoundError: No module named"),
         ("def f():\n    return 1 / 0\n\nf()\n", "my_tools.py, line 2: ZeroDivisionError: division by zero; correct it (try: "),

@@ -15,8 +15,8 @@ import msgspec
 
 from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.errors import UsageError
-from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings, resolve_api_key
-from kiseki.models.factory import check_model, is_builtin, open_model
+from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
+from kiseki.models.factory import check_model, open_model, with_api_key
 from kiseki.sandboxes.factory import SandboxSettings, choose_backend
 from kiseki.tools.registry import Tool, tools_in
 from kiseki.tools.toolsets import available_toolsets, load_tools, why_unavailable
@@ -90,10 +90,10 @@ class AIAgent:
         """
         reasoning = dict(reasoning_config or {})
         effort = str(reasoning.get("effort", ""))
-        self.model = ModelSettings(
+        settings = ModelSettings(
             model=model,
             base_url=base_url,
-            api_key="" if is_builtin(model) else resolve_api_key(base_url, api_key or "", os.environ),
+            api_key=api_key or "",
             max_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,
@@ -105,7 +105,8 @@ class AIAgent:
             reasoning_effort=effort,
             reasoning_disabled=reasoning.get("enabled") is False or effort == "none",
         )
-        check_model(self.model)
+        check_model(settings)
+        self.model = with_api_key(settings, os.environ)
         own = [each for item in tools for each in _own_tools(item)]
         self.toolsets = _choose_toolsets(enabled_toolsets, disabled_toolsets, own)
         self.tools = ToolsOfRollout(load_tools(self.toolsets, own))

@@ -22,7 +22,7 @@ from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
-from kiseki.tools.registry import Tool, Toolbox, ToolContext
+from kiseki.tools.registry import Tool, Toolbox, ToolContext, is_cancelled
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import Message, Outcome, Prompt, Record, RolloutSpec
 
@@ -75,7 +75,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
     sandbox: Sandbox | None = None
     outcome: Outcome = "failed"
     reason = ""
-    error: Exception | None = None
+    error: BaseException | None = None
     deadline = asyncio.timeout(settings.prompt_timeout)
     described: dict[str, str] = {}
     try:
@@ -92,7 +92,9 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
                 max_turns=settings.max_turns,
                 seed=spec.seed if settings.pass_seed or is_builtin(settings.model.model) else None,
             )
-    except Exception as caught:  # the rollout boundary: from here on it is an outcome
+    except BaseException as caught:  # the rollout boundary: from here on it is an outcome
+        if is_cancelled(caught):
+            raise
         if isinstance(caught, TimeoutError) and deadline.expired():
             if trace.messages:
                 trace.answer_open_calls("not finished: the time for this task was over")

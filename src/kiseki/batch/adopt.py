@@ -2,6 +2,9 @@
 
 Its rows become attempts in a new ledger, matched to the dataset by prompt text, as many as there are of each. A torn or
 damaged line costs only itself. The old files are moved to `adopted/`: the run makes its own from the ledger.
+
+Nothing is run and no file is written before the ledger says that adoption is done; one that was stopped before begins anew,
+from the files wherever they are by then.
 """
 
 from __future__ import annotations
@@ -61,13 +64,48 @@ class Adopted(msgspec.Struct):
     """Names of the tools used in them."""
 
 
+DONE_KEY = "adopted"
+"""In the ledger's meta, once there is nothing (more) to adopt: its value names the tools in the adopted rows."""
+_NONE = "-"
+
+
+def foreign_files(ledger: Ledger) -> dict[int, Path]:
+    """The batch files that are not this ledger's own views, by number; none once adoption is done."""
+    if ledger.get_meta(DONE_KEY):
+        return {}
+    return batch_files(ledger.folder / ADOPTED_FOLDER) | batch_files(ledger.folder)
+
+
+def adopted_tools(ledger: Ledger) -> tuple[str, ...]:
+    """Names of the tools in the adopted rows."""
+    return tuple(name for name in ledger.get_meta(DONE_KEY).split() if name != _NONE)
+
+
+def finish_adoption(ledger: Ledger, files: dict[int, Path], tools: set[str]) -> None:
+    """Put the old files aside, then let the ledger know: from here on its own files may take their names."""
+    target = ledger.folder / ADOPTED_FOLDER
+    for path in files.values():
+        target.mkdir(exist_ok=True)
+        if path.parent != target:
+            path.rename(target / path.name)
+    ledger.set_meta(DONE_KEY, " ".join((_NONE, *sorted(tools))))
+
+
+def begin_anew(ledger: Ledger) -> None:
+    """Forget the rows of an adoption that did not get to its end."""
+    with ledger.transaction():
+        ledger.db.execute("UPDATE rollouts SET attempt_id = NULL")
+        for table in ("attempts", "rollouts", "payloads", "prompts"):
+            ledger.db.execute(f"DELETE FROM {table}")
+
+
 def batch_files(folder: Path) -> dict[int, Path]:
     """`batch_N.jsonl` files by N, in order."""
     found = ((re.fullmatch(r"batch_(\d+)\.jsonl", path.name), path) for path in folder.glob("batch_*.jsonl"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-def adopt(ledger: Ledger, files: dict[int, Path], log: Callable[[str], None]) -> Adopted:
+def adopt(ledger: Ledger, files: dict[int, Path], num_samples: int, log: Callable[[str], None]) -> Adopted:
     """Take the rows of `files` into the ledger, whose prompts have been planned. `log` gets a line per damaged row."""
     result = Adopted()
     db = ledger.db
@@ -88,7 +126,7 @@ def adopt(ledger: Ledger, files: dict[int, Path], log: Callable[[str], None]) ->
             ledger.commit(group)
             group.clear()
 
-    for rollout in list(ledger.open_rollouts()):
+    for rollout in list(ledger.open_rollouts(num_samples)):
         old = db.execute(
             "SELECT id, batch, row FROM old_rows WHERE text = ? ORDER BY id LIMIT 1", (_text_hash(rollout.prompt.text),)
         ).fetchone()
@@ -108,14 +146,6 @@ def adopt(ledger: Ledger, files: dict[int, Path], log: Callable[[str], None]) ->
     ledger.commit(group)
     db.execute("DROP TABLE old_rows")
     return result
-
-
-def move_away(folder: Path, files: dict[int, Path]) -> None:
-    """Put the adopted files aside, so that the run's own can take their names."""
-    target = folder / ADOPTED_FOLDER
-    target.mkdir(exist_ok=True)
-    for path in files.values():
-        path.rename(target / path.name)
 
 
 def _read(files: dict[int, Path], result: Adopted, log: Callable[[str], None]) -> Iterator[tuple[int, bytes, _OldRow]]:

@@ -77,6 +77,7 @@ class Driver:
         tally: Tally,
         draw: Callable[[str], tuple[str, ...]],
         run_seed: int,
+        num_samples: int,
         max_attempts: int,
         reasoning_filter: bool,
         preview_chars: int,
@@ -92,6 +93,7 @@ class Driver:
         self._left_in_batch = dict(batches)
         self._draw = draw
         self._run_seed = run_seed
+        self._num_samples = num_samples
         self._max_attempts = max_attempts
         self._reasoning_filter = reasoning_filter
         self._preview_chars = preview_chars
@@ -149,7 +151,7 @@ class Driver:
     # ---- out: specs -----------------------------------------------------------------------------------------------
 
     async def _specs(self) -> AsyncIterator[RolloutSpec]:
-        opened = self._ledger.open_rollouts()
+        opened = self._ledger.open_rollouts(self._num_samples)
         page: Iterator[OpenRollout] = iter(())
         more = True
         while not self._stopping:

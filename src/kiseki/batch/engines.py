@@ -22,6 +22,7 @@ from kiseki.batch import frames
 from kiseki.batch.worker import Worker
 from kiseki.errors import KisekiError
 from kiseki.ledger.types import Attempt
+from kiseki.sandboxes.factory import reap
 from kiseki.trajectory.types import RolloutSpec
 
 MAX_RESTARTS = 5
@@ -107,8 +108,12 @@ class InProcess:
 class _Process:
     """One worker process and what it has been given."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, label: str
+    ) -> None:
         self.process = process
+        self.label = label
+        """Names its sandboxes on this machine."""
         self.reader = reader
         self.writer = writer
         self.given: set[str] = set()
@@ -127,6 +132,7 @@ class Processes:
         self._tasks: set[asyncio.Task[None]] = set()
         self._quarantine = asyncio.Semaphore(self._num_workers)
         self._barren = 0
+        self._started = 0
 
     async def run(self, specs: AsyncIterator[RolloutSpec]) -> AsyncIterator[Result]:
         results: asyncio.Queue[Result | Exception | None] = asyncio.Queue(self._num_workers * self._share)
@@ -207,8 +213,11 @@ class Processes:
                 stdout=subprocess.DEVNULL,
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
-        frames.send(writer, self._settings)
-        worker = _Process(process, reader, writer)
+        self._started += 1
+        label = f"{self._settings.sandbox.label}.{self._started}"
+        sandbox = msgspec.structs.replace(self._settings.sandbox, label=label)
+        frames.send(writer, msgspec.structs.replace(self._settings, sandbox=sandbox))
+        worker = _Process(process, reader, writer, label)
         self._alive.add(worker)
         return worker
 
@@ -228,6 +237,8 @@ class Processes:
         except subprocess.TimeoutExpired:
             worker.process.kill()
             status = await asyncio.to_thread(worker.process.wait)
+        if status:  # it did not get to close its sandboxes
+            await asyncio.to_thread(reap, worker.label)
         self._alive.discard(worker)
         return status
 

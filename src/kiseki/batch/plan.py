@@ -16,7 +16,7 @@ import msgspec
 
 from kiseki.batch.prompts import BadRow
 from kiseki.errors import DatasetError
-from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.ledger import IS_OPEN, WANTED, Ledger
 from kiseki.trajectory.types import Prompt
 
 CHUNK = 5000
@@ -101,11 +101,11 @@ def make_plan(
             [(sample,) for sample in range(num_samples)],
         )
         db.execute("DELETE FROM rollouts WHERE outcome = 'pending' AND attempts = 0 AND sample_index >= ?", (num_samples,))
-        _number_batches(ledger, batch_size, first_batch)
-    counts = "SELECT {} FROM rollouts r JOIN prompts p ON p.id = r.prompt_id WHERE p.position IS NOT NULL"
-    still_open = counts.format("r.batch_num, count(*)") + " AND r.outcome IN ('pending', 'failed') GROUP BY 1"
-    batches = dict(db.execute(still_open).fetchall())
-    (total,) = db.execute(counts.format("count(*)")).fetchone()
+        _number_batches(ledger, num_samples, batch_size, first_batch)
+    wanted = f"FROM rollouts r JOIN prompts p ON p.id = r.prompt_id WHERE {WANTED}"
+    still_open = f"SELECT r.batch_num, count(*) {wanted} AND {IS_OPEN} GROUP BY 1"
+    batches = dict(db.execute(still_open, (num_samples,)).fetchall())
+    (total,) = db.execute(f"SELECT count(*) {wanted}", (num_samples,)).fetchone()
     return Plan(
         prompts=usable,
         bad_rows=bad,
@@ -209,14 +209,13 @@ def _marks(values: Collection[bytes]) -> str:
     return ",".join("?" * len(values))
 
 
-def _number_batches(ledger: Ledger, batch_size: int, first_batch: int) -> None:
+def _number_batches(ledger: Ledger, num_samples: int, batch_size: int, first_batch: int) -> None:
     """Open rollouts get batches of `batch_size` prompts in dataset order, numbered after every batch that has an attempt."""
     (highest,) = ledger.db.execute("SELECT coalesce(max(batch_num), -1) FROM rollouts WHERE attempts > 0").fetchone()
     ledger.db.execute(
         "UPDATE rollouts SET batch_num = ranked.batch FROM ("
         "  SELECT r.id AS id, ? + (dense_rank() OVER (ORDER BY p.position) - 1) / ? AS batch"
-        "  FROM rollouts r JOIN prompts p ON p.id = r.prompt_id"
-        "  WHERE r.outcome IN ('pending', 'failed') AND p.position IS NOT NULL"
+        f"  FROM rollouts r JOIN prompts p ON p.id = r.prompt_id WHERE {WANTED} AND {IS_OPEN}"
         ") AS ranked WHERE rollouts.id = ranked.id",
-        (max(highest + 1, first_batch), batch_size),
+        (max(highest + 1, first_batch), batch_size, num_samples),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -12,15 +13,17 @@ from kiseki.batch.adopt import batch_files
 from kiseki.batch.config import BatchConfig
 from kiseki.batch.prompts import check_dataset, to_prompt
 from kiseki.errors import UsageError
-from kiseki.ledger.ledger import LEDGER_NAME, Ledger
+from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import RunInfo
-from kiseki.models.factory import check_model, is_builtin
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import check_model, is_builtin, with_api_key
 from kiseki.sandboxes.factory import choose_backend
 from kiseki.tools.distributions import Distribution, draw, get_distribution
 from kiseki.tools.registry import Tool
 from kiseki.tools.toolsets import load_tools, why_unavailable
 from kiseki.tools.user_tools import load_user_tools
 from kiseki.trajectory.types import Message
+from kiseki.views.build import TRAJECTORIES
 
 
 class Toolsets(msgspec.Struct, frozen=True):
@@ -47,18 +50,19 @@ class Prepared(msgspec.Struct, frozen=True):
     backend: str
     prefill: tuple[Message, ...]
     info: RunInfo
-    old_files: dict[int, Path]
-    """Batch files of another tool, to be adopted."""
+    model: ModelSettings
+    """With its key."""
 
 
 def prepare(config: BatchConfig) -> Prepared:
     """Check all that can be checked. Raises `UsageError` or `DatasetError`; creates nothing."""
+    check_dataset(config.dataset_file)
+    check_folder(config)
     toolsets = prepare_toolsets(config)
     check_model(config.model)
-    backend = choose_backend(config.sandbox)
     prefill = read_prefill(config.prefill_messages_file)
-    check_dataset(config.dataset_file)
-    return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), check_folder(config))
+    backend = choose_backend(config.sandbox)
+    return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), with_api_key(config.model, os.environ))
 
 
 def prepare_toolsets(config: BatchConfig) -> Toolsets:
@@ -77,9 +81,9 @@ def prepare_toolsets(config: BatchConfig) -> Toolsets:
     available = frozenset(name for name in named if name not in unavailable)
     always = tuple(sorted(own_names - set(distribution.toolsets)))
     if not available and not always:
+        listed = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason(unavailable).items())
         raise UsageError(
-            f"none of the toolsets of distribution {distribution.name!r} is available ({', '.join(unavailable)}); "
-            "--list_distributions shows the others"
+            f"no toolset of distribution {distribution.name!r} is available ({listed}); --list_distributions shows the others"
         )
     tools = load_tools((*sorted(available), *always), list(own))
     return Toolsets(distribution, available, unavailable, own, always, tuple(tools))
@@ -130,8 +134,8 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
     )
 
 
-MAY_CHANGE = ("run_name", "batch_size", "num_samples")
-"""Of `RunInfo`, what a resume may change without mixing two kinds of rows."""
+MAY_CHANGE = ("run_name", "batch_size", "num_samples", "distribution")
+"""Of `RunInfo`, what a resume may change without mixing two kinds of rows. A distribution is what it holds, not its name."""
 
 
 def check_same_run(ledger: Ledger, info: RunInfo, config: BatchConfig) -> None:
@@ -153,12 +157,10 @@ def check_same_run(ledger: Ledger, info: RunInfo, config: BatchConfig) -> None:
         )
 
 
-def check_folder(config: BatchConfig) -> dict[int, Path]:
-    """Files of another tool to adopt. Raises `UsageError` when there are results and `--resume` was not given."""
+def check_folder(config: BatchConfig) -> None:
+    """Raises `UsageError` for a name that is none, and when there are results and `--resume` was not given."""
     folder = config.folder
     if Path(config.run_name).name != config.run_name or config.run_name in ("", ".", ".."):
         raise UsageError(f"--run_name must be a plain folder name, not {config.run_name!r}")
-    old_files = batch_files(folder)
-    if not config.resume and (old_files or (folder / "trajectories.jsonl").exists()):
+    if not config.resume and (batch_files(folder) or (folder / TRAJECTORIES).exists()):
         raise UsageError(f"{folder} already has results; --resume goes on with them, another --run_name starts afresh")
-    return {} if (folder / LEDGER_NAME).exists() else old_files

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kiseki.agent.rollout import RolloutSettings
-from kiseki.batch.adopt import adopt, move_away
+from kiseki.batch.adopt import adopt, adopted_tools, begin_anew, finish_adoption, foreign_files
 from kiseki.batch.config import BatchConfig, default_concurrency
 from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
@@ -23,6 +23,7 @@ from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.errors import DatasetError, UsageError
 from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.models.factory import ignored_flags
 from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.trajectory.types import Prompt
@@ -46,7 +47,10 @@ def run_batch(config: BatchConfig, console: Console) -> int:
     """
     prepared = prepare(config)
     created = not config.folder.exists()
-    config.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        config.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {config.folder}: {error.strerror}; --output_dir names another place") from error
     ledger = open_ledger(config.folder, create=True)
     try:
         check_same_run(ledger, prepared.info, config)
@@ -67,13 +71,12 @@ def run_batch(config: BatchConfig, console: Console) -> int:
 def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledger, plan: Plan) -> int:
     toolsets = prepared.toolsets
     names = tuple(tool.name for tool in toolsets.tools)
-    adopted = tuple(ledger.get_meta("adopted_tools").split())
-    view_settings = ViewSettings(config.filters_reasoning, tuple(dict.fromkeys((*names, *adopted))))
+    view_settings = ViewSettings(config.filters_reasoning, tuple(dict.fromkeys((*names, *adopted_tools(ledger)))))
     rebuild = plan.moved > 0 or load_view_settings(ledger) not in (None, view_settings)
     ledger.set_meta("run", msgspec.json.encode(prepared.info).decode())
     save_view_settings(ledger, view_settings)
     settings = RolloutSettings(
-        model=config.model,
+        model=prepared.model,
         sandbox=SandboxSettings(backend=prepared.backend, label=run_label(config.folder)),
         max_turns=config.max_turns,
         prompt_timeout=config.prompt_timeout,
@@ -101,13 +104,17 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
                 tally=tally,
                 draw=lambda key: toolsets.draw(prepared.info.seed, key),
                 run_seed=prepared.info.seed,
+                num_samples=config.num_samples,
                 max_attempts=config.max_attempts,
                 reasoning_filter=config.filters_reasoning,
                 preview_chars=config.log_prefix_chars,
                 log=progress.log,
                 detail=progress.detail,
             )
-            interrupted = asyncio.run(_drive(driver, progress.log))
+            try:
+                interrupted = asyncio.run(_drive(driver, progress.log))
+            finally:
+                reap(settings.sandbox.label)  # what killed workers left
     statistics = finish_views(ledger, views, view_settings, console, rebuild=rebuild)
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
@@ -149,7 +156,9 @@ def run_label(folder: Path) -> str:
 
 def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Prepared) -> Plan:
     """Plan the dataset, adopt another tool's files, name unusable rows."""
-    old_files = prepared.old_files
+    old_files = foreign_files(ledger)
+    if old_files:
+        begin_anew(ledger)
     (attempts,) = ledger.db.execute("SELECT count(*) FROM attempts").fetchone()
     if attempts and not config.resume:
         raise UsageError(f"{config.folder} already has results; --resume goes on with them")
@@ -166,6 +175,9 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
                 planned=planned,
             )
 
+    def warn(line: str) -> None:
+        console.print(Text(line), style="yellow", soft_wrap=True)
+
     first_batch = max(old_files, default=-1) + 1
     shown: list[BadRow] = []
     with replacing(config.folder / SKIPPED_ROWS) as file:
@@ -178,21 +190,21 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
         made = plan(bad_row, first_batch)
     if made.bad_rows:
         for row in shown:
-            console.print(Text(f"{config.dataset_file} line {row.line}: skipped, {row.reason}"), style="yellow", soft_wrap=True)
+            warn(f"{config.dataset_file} line {row.line}: skipped, {row.reason}")
         more = f"; the first {len(shown)} are above" if made.bad_rows > len(shown) else ""
-        where = config.folder / SKIPPED_ROWS
-        console.print(Text(f"{made.bad_rows} unusable rows skipped, listed in {where}{more}"), style="yellow", soft_wrap=True)
+        warn(f"unusable rows skipped: {made.bad_rows:,}, listed in {config.folder / SKIPPED_ROWS}{more}")
     else:
         (config.folder / SKIPPED_ROWS).unlink()
     if old_files:
-        adopted = adopt(ledger, old_files, lambda line: console.print(Text(line), style="yellow", soft_wrap=True))
-        ledger.set_meta("adopted_tools", " ".join(sorted(adopted.tools)))
-        move_away(config.folder, old_files)
+        adopted = adopt(ledger, old_files, config.num_samples, warn)
+        finish_adoption(ledger, old_files, adopted.tools)
         console.print(
             f"adopted {adopted.rows} rows of {len(old_files)} batch files ({adopted.damaged} damaged,"
             f" {adopted.unmatched} whose prompt is not in the dataset)"
         )
         made = plan(lambda row: None, first_batch)
+    else:
+        finish_adoption(ledger, {}, set(adopted_tools(ledger)))
     return made
 
 
@@ -226,5 +238,7 @@ def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, pl
         console.print(Text(line), soft_wrap=True)
     for why, names in by_reason(toolsets.unavailable).items():
         console.print(Text(f"without {', '.join(names)}: {why}"), style="yellow", soft_wrap=True)
+    if ignored := ignored_flags(config.model):
+        console.print(Text(f"{config.model.model} takes no notice of {', '.join(ignored)}"), style="yellow", soft_wrap=True)
     if prepared.backend == "local":
         console.print(Text(LOCAL_WARNING), style="yellow", soft_wrap=True)

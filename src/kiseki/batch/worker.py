@@ -80,8 +80,12 @@ async def _serve(connection: socket.socket) -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def one(spec: RolloutSpec) -> None:
-        frames.send(writer, await worker.run(spec))
-        await writer.drain()
+        try:
+            frames.send(writer, await worker.run(spec))
+            await writer.drain()
+        except Exception:  # a bug of ours: with this process gone the driver knows that the rollout is, too
+            traceback.print_exc()
+            os._exit(1)
 
     try:
         while (spec := await frames.receive(reader, RolloutSpec)) is not None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, names
 from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, model_settings
 from kiseki.errors import UsageError
@@ -48,7 +49,6 @@ def main(argv: Sequence[str], prog: str = "kiseki agent") -> int:
 
 
 def _list_tools(files: tuple[str, ...]) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from kiseki.tools.toolsets import MODULES, NOT_IN_THIS_VERSION, load_tools, why_unavailable
@@ -63,20 +63,19 @@ def _list_tools(files: tuple[str, ...]) -> int:
             continue
         for tool in load_tools((name,), [each for each in own if each.toolset == name]):
             table.add_row(name, tool.name, tool.schema.description.split(". ")[0])
-    Console().print(table)
+    make_console().print(table)
     return 0
 
 
 def _run(flags: argparse.Namespace) -> int:
     import msgspec
-    from rich.console import Console
     from rich.text import Text
 
     from kiseki.agent.agent import COMPLETED_FILE, OTHER_FILE, AIAgent, sample_of
     from kiseki.batch.prepare import read_prefill
     from kiseki.trajectory.record import own_messages
 
-    console = Console()
+    console = make_console()
     model = model_settings(flags)
     agent = AIAgent(
         model.model,

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, one_of
 from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, model_settings
 from kiseki.errors import UsageError
@@ -74,10 +75,8 @@ def main(argv: Sequence[str], prog: str = "kiseki batch") -> int:
 
 
 def _run(flags: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from kiseki.batch.config import BatchConfig
     from kiseki.batch.run import run_batch
 
     own = {name: value for name, value in vars(flags).items() if name in BatchConfig.__struct_fields__ and name != "model"}
-    return run_batch(BatchConfig(model=model_settings(flags), **own), Console())
+    return run_batch(BatchConfig(model=model_settings(flags), **own), make_console())

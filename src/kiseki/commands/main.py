@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from kiseki import __version__
+from kiseki.commands.display import go_dark
 from kiseki.commands.flags import complain
-from kiseki.errors import KisekiError, LedgerError, UsageError
+from kiseki.errors import KisekiError, UsageError
 
 COMMANDS = {
     "batch": "a dataset of prompts → trajectories",
@@ -32,15 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         complain(error)
         return UNUSABLE
-    except LedgerError as error:
-        complain(error)
-        return UNUSABLE
     except KeyboardInterrupt:
         complain(KisekiError("interrupted; everything that was done is saved, --resume goes on"))
         return INTERRUPTED
     except BrokenPipeError:
-        # whoever read our output is gone; Python would complain once more when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        go_dark(sys.stdout)
+        return UNEXPECTED
+    except OSError as error:  # what is on the disk stays whole: files are replaced only when they are complete
+        where = f"{error.filename}: " if error.filename else ""
+        complain(KisekiError(f"{where}{error.strerror or error}; what was done before is saved, a run goes on with --resume"))
         return UNEXPECTED
     except KisekiError as error:
         complain(error)

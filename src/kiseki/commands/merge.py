@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, one_of
 
 
@@ -25,7 +26,6 @@ def main(argv: Sequence[str]) -> int:
     flags = build_parser().parse(argv)
 
     import msgspec
-    from rich.console import Console
     from rich.text import Text
 
     from kiseki.errors import UsageError
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     from kiseki.views.finish import finish_views
     from kiseki.views.report import print_report
 
-    folder, console = Path(flags.run_folder), Console()
+    folder, console = Path(flags.run_folder), make_console()
     ledger = open_ledger(folder, create=False)
     try:
         settings = load_view_settings(ledger)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from kiseki.commands.flags import Parser, at_least, names, one_of
-from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings, resolve_api_key
-from kiseki.models.factory import is_builtin
+from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 
 DEFAULT_MODEL = "anthropic/claude-sonnet-4.6"
 
@@ -45,12 +43,11 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
 
 
 def model_settings(flags: argparse.Namespace) -> ModelSettings:
-    """Raises `UsageError` for a missing key."""
-    key = "" if is_builtin(flags.model) else resolve_api_key(flags.base_url, flags.api_key or "", os.environ)
+    """As the flags say; the key is still only the flag's."""
     return ModelSettings(
         model=flags.model,
         base_url=flags.base_url,
-        api_key=key,
+        api_key=flags.api_key or "",
         max_tokens=flags.max_tokens,
         temperature=flags.temperature,
         top_p=flags.top_p,

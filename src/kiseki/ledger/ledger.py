@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kiseki import __version__
-from kiseki.errors import LedgerError
+from kiseki.errors import LedgerError, StorageError
 from kiseki.ledger.schema import SCHEMA, VERSION
 from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout
 from kiseki.trajectory.types import Prompt
@@ -37,6 +37,9 @@ _DONE_COLUMNS = (
     " a.reasoning_turns, a.assistant_turns, a.unknown_tools, y.payload, a.record"
 )
 _DONE_JOINS = "JOIN rollouts r ON r.prompt_id = p.id JOIN attempts a ON a.id = r.attempt_id JOIN payloads y ON y.prompt_id = p.id"
+WANTED = "p.position IS NOT NULL AND r.sample_index < ?"
+"""A rollout that the run is about: of the dataset as last given, and of as many samples (the parameter) as last asked for."""
+IS_OPEN = "r.outcome IN ('pending', 'failed')"
 _IS_DONE = "r.outcome IN ('completed', 'partial')"
 
 _decode_prompt = msgspec.msgpack.Decoder(Prompt).decode
@@ -75,26 +78,31 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self.db.execute("BEGIN IMMEDIATE")
+        """All of the block's writes or none. Raises `StorageError` when the disk does not take them."""
         try:
+            self.db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
+            self.db.execute("COMMIT")
+        except BaseException as error:
+            if self.db.in_transaction:  # some errors have ended it already
+                self.db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                path = self.folder / LEDGER_NAME
+                raise StorageError(f"cannot write {path}: {error}; what was done before is saved, --resume goes on") from error
             raise
-        self.db.execute("COMMIT")
 
     # ---- writing --------------------------------------------------------------------------------------------------
 
-    def open_rollouts(self) -> Iterator[OpenRollout]:
-        """Every rollout of the dataset as last given that is pending or failed, in dataset order, siblings together."""
+    def open_rollouts(self, num_samples: int) -> Iterator[OpenRollout]:
+        """Every wanted rollout that is pending or failed, in dataset order, siblings together."""
         last = (-1, -1)
         query = (
             "SELECT r.id, p.key, y.payload, r.sample_index, r.batch_num, r.attempts, p.position FROM prompts p"
             " CROSS JOIN rollouts r ON r.prompt_id = p.id CROSS JOIN payloads y ON y.prompt_id = p.id"
-            " WHERE r.outcome IN ('pending', 'failed') AND (p.position, r.sample_index) > (?, ?)"
+            f" WHERE {WANTED} AND {IS_OPEN} AND (p.position, r.sample_index) > (?, ?)"
             " ORDER BY p.position, r.sample_index LIMIT ?"
         )
-        while lines := self.db.execute(query, (*last, PAGE)).fetchall():
+        while lines := self.db.execute(query, (num_samples, *last, PAGE)).fetchall():
             for rollout_id, key, payload, sample, batch, attempts, position in lines:
                 last = (position, sample)
                 prompt = msgspec.structs.replace(_decode_prompt(payload), index=position)

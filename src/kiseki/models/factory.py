@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatModel
-from kiseki.models.endpoints import ModelSettings, check_settings
+from kiseki.models.endpoints import ModelSettings, check_settings, resolve_api_key
 
 BUILTIN_PREFIX = "builtin/"
 PRACTICE = "builtin/practice"
@@ -13,6 +17,25 @@ PRACTICE = "builtin/practice"
 def is_builtin(model: str) -> bool:
     """Whether the model comes with Kiseki: no endpoint, no key."""
     return model.startswith(BUILTIN_PREFIX)
+
+
+def with_api_key(settings: ModelSettings, environ: Mapping[str, str]) -> ModelSettings:
+    """The settings with the key that their host needs. Raises `UsageError` when there is none."""
+    if is_builtin(settings.model):
+        return settings
+    keyed = msgspec.structs.replace(settings, api_key=resolve_api_key(settings.base_url, settings.api_key, environ))
+    check_settings(keyed)
+    return keyed
+
+
+def ignored_flags(settings: ModelSettings) -> list[str]:
+    """Flags that were given and that the built-in model takes no notice of."""
+    default = ModelSettings(settings.model)
+    return [
+        f"--{name}"
+        for name in settings.__struct_fields__
+        if is_builtin(settings.model) and getattr(settings, name) != getattr(default, name)
+    ]
 
 
 def check_model(settings: ModelSettings) -> None:

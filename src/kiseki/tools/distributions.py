@@ -18,7 +18,7 @@ from kiseki.errors import UsageError
 
 Percent = float
 FILE_ENDINGS = (".yaml", ".yml")
-EXAMPLE = "such as\n  terminal: 80\n  file: 50"
+EXAMPLE = "such as {terminal: 80, file: 50}"
 
 
 class Distribution(msgspec.Struct, frozen=True):

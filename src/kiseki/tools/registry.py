@@ -161,9 +161,9 @@ class Toolbox:
             content, raised = await _run(known, context, arguments)
         try:
             content, code, cut = _finish(content)
-        except (TypeError, ValueError, RecursionError) as error:
+        except Exception as error:  # the result's own __str__ may raise anything
             raised = True
-            content, code, cut = _finish(_error(f"the result of {call.name} cannot be written as JSON: {error}"))
+            content, code, cut = _finish(_error(f"the result of {call.name} cannot be written as JSON: {_words(error)}"))
         run = ToolRun(
             call_id=call.id,
             name=call.name,
@@ -187,13 +187,27 @@ async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Stru
             return await _in_thread(lambda: known.function(*positional, **values)), False
     except SandboxError:
         raise
-    except TimeoutError as error:  # ours, or one of the tool's own
-        late = f"{known.name} did not finish within {known.timeout:g} seconds"
-        return _error(late if limit.expired() else f"TimeoutError: {error}"), True
     except ToolError as error:
         return _error(str(error)), True
-    except Exception as error:  # a tool is a boundary: whatever a user's function raises is that call's result
-        return _error(f"{type(error).__name__}: {error}"), True
+    except BaseException as error:  # a tool is a boundary: whatever it raises, sys.exit too, is that call's result
+        if is_cancelled(error):
+            raise
+        if isinstance(error, TimeoutError) and limit.expired():
+            return _error(f"{known.name} did not finish within {known.timeout:g} seconds"), True
+        return _error(f"{type(error).__name__}: {_words(error)}"), True
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether `error` is the cancellation of the running task, and not one that came up from inside what it called."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # also that is the user's code
+        return "(its message cannot be shown)"
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

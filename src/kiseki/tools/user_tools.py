@@ -16,11 +16,7 @@ from kiseki.errors import UsageError
 from kiseki.tools.registry import Tool, tools_in
 from kiseki.tools.toolsets import MODULES, built_in_tools
 
-EXAMPLE = """\
-from kiseki import tool
-
-@tool(toolset="mine")
-def shout(text: str) -> str: return text.upper()"""
+EXAMPLE = '@tool(toolset="mine") on a function with type hints, after `from kiseki import tool`'
 
 
 def load_user_tools(path: str | Path) -> list[Tool]:
@@ -30,7 +26,7 @@ def load_user_tools(path: str | Path) -> list[Tool]:
         raise UsageError(f"--tools {file}: there is no such file")
     found = tools_in(_namespace(file))
     if not found:
-        raise UsageError(f"{file} declares no tools. A tool is a function with type hints:\n{EXAMPLE}")
+        raise UsageError(f"{file} declares no tools; a tool is declared by {EXAMPLE}")
     taken = {each.name: f"Kiseki's own toolset {name}" for name in MODULES for each in built_in_tools(name)}
     for each in found:
         if each.name in taken:

@@ -35,6 +35,7 @@ _TAGS = "think|tool_call|tool_response|tools|REASONING_SCRATCHPAD"
 _literal = re.compile(rf"<(\\*)(?=/?(?:{_TAGS})>)")
 _escaped = re.compile(rf"<\\(\\*)(?=/?(?:{_TAGS})>)")
 _in_json = re.compile(rf"<(?=/?(?:{_TAGS})>)")
+_escaped_in_json = re.compile(rf"(?<!\\)((?:\\\\)*)\\u003c(?=/?(?:{_TAGS})>)")
 _call_block = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 _response_block = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 _think_block = re.compile(r"\A<think>\n(?:(.*?)\n)?</think>(?:\n|\Z)", re.DOTALL)
@@ -145,7 +146,7 @@ def _read_gpt(value: str, ids: list[str]) -> Message:
     first = _call_block.search(value)
     for number, block in enumerate(_call_block.finditer(value)):
         call = msgspec.json.decode(block[1], type=_CallIn)
-        raw = bytes(call.arguments).decode()
+        raw = _unescape_json(bytes(call.arguments).decode())
         arguments = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
         calls.append(ToolCall(id=ids[number] if number < len(ids) else "", name=call.name, arguments=arguments))
     text = value if first is None else value[: first.start()].removesuffix("\n")
@@ -156,7 +157,7 @@ def _read_responses(value: str) -> list[Message]:
     messages = []
     for block in _response_block.finditer(value):
         response = msgspec.json.decode(block[1], type=_ResponseIn)
-        raw = bytes(response.content).decode()
+        raw = _unescape_json(bytes(response.content).decode())
         content = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
         messages.append(Message(role="tool", content=content, tool_call_id=response.tool_call_id, name=response.name))
     return messages
@@ -181,6 +182,10 @@ def _encode(value: Any) -> str:
 
 def _escape_json(text: str) -> str:
     return _in_json.sub(r"\\u003c", text) if "<" in text else text
+
+
+def _unescape_json(text: str) -> str:
+    return _escaped_in_json.sub(r"\1<", text) if "\\u003c" in text else text
 
 
 def _escape_text(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.ledger import WANTED, Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.views.build import ViewSettings
 from kiseki.views.files import replacing
@@ -50,7 +50,7 @@ class Statistics(msgspec.Struct):
     discarded: dict[str, int]
     """By reason."""
     failed: dict[str, int]
-    """Rollouts that are failed now, by error class."""
+    """Wanted rollouts that are failed now, by error class."""
     attempts: int
     """Attempts that ended, failed ones included."""
     tokens: dict[str, int]
@@ -97,18 +97,11 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         if each.count:
             each.success_rate = round(100 * each.success / each.count, 2)
             each.failure_rate = round(100 * each.failure / each.count, 2)
-    failed = dict(
-        db.execute(
-            "SELECT a.error_class, count(*) FROM rollouts r JOIN attempts a ON a.id = r.attempt_id"
-            " WHERE r.outcome = 'failed' GROUP BY 1 ORDER BY 2 DESC"
-        ).fetchall()
-    )
+    wanted = f"FROM prompts p JOIN rollouts r ON r.prompt_id = p.id LEFT JOIN attempts a ON a.id = r.attempt_id WHERE {WANTED}"
+    by_class = f"SELECT a.error_class, count(*) {wanted} AND r.outcome = 'failed' GROUP BY 1 ORDER BY 2 DESC"
+    failed = dict(db.execute(by_class, (run.num_samples,)).fetchall())
     outcomes["failed"] = sum(failed.values())
-    pending = (
-        "SELECT count(*) FROM rollouts r JOIN prompts p ON p.id = r.prompt_id"
-        " WHERE r.outcome = 'pending' AND p.position IS NOT NULL"
-    )
-    outcomes["pending"] = _one(db.execute(pending))
+    outcomes["pending"] = _one(db.execute(f"SELECT count(*) {wanted} AND r.outcome = 'pending'", (run.num_samples,)))
     total = db.execute(
         "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
         " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cost), 0.0) FROM attempts"
