@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.child import Sample, cpu_seconds, run_child
 from benchmarks.engine import write_dataset
 from benchmarks.figures import Figure, Result
-from kiseki.batch.plan import make_plan
+from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.batch.prompts import read_prompts
 from kiseki.ledger.ledger import open_ledger
 
@@ -76,15 +76,9 @@ def plan(*, folder: str, dataset: str) -> dict[str, float]:
     """Plan and take the first rollout, in a child."""
     cpu, began = cpu_seconds(), time.perf_counter()
     ledger = open_ledger(Path(folder), create=True)
-    made = make_plan(
-        ledger,
-        read_prompts(dataset),
-        num_samples=1,
-        batch_size=1000,
-        first_batch=0,
-        bad_row=lambda row: None,
-        planned=lambda rows: None,
-    )
+    rows = read_prompts(dataset)
+    read_into_ledger(ledger, rows, num_samples=1, bad_row=lambda row: None, planned=lambda rows: None)
+    made = make_plan(ledger, num_samples=1, batch_size=1000, first_batch=0)
     next(ledger.open_rollouts(1), None)
     taken = {"cpu": cpu_seconds() - cpu, "wall": time.perf_counter() - began, "to_run": float(made.to_run)}
     ledger.close()

@@ -61,6 +61,11 @@ def start_kiseki(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[st
     )
 
 
+def children(pid: int) -> list[int]:
+    """Processes that `pid` has started: a driver's workers."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def write_dataset(path: Path, rows: Iterable[Any]) -> Path:
     """A JSONL file; a row that is text already is written as it is."""
     lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)

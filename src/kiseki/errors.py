@@ -104,9 +104,11 @@ class RolloutTimeout(KisekiError):
 
 
 class WorkerDied(KisekiError):
-    """The worker process was gone before the rollout ended."""
+    """The worker process died with a rollout in it, and once more with that rollout alone."""
 
-    retryable = True
+
+class WorkersFailed(KisekiError):
+    """Worker processes die before they finish anything: the run cannot go on."""
 
 
 class LedgerError(UsageError):

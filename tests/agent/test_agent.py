@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kiseki import AIAgent, tool
+from kiseki.agent.prefill import prefill_messages, read_prefill
 from kiseki.errors import UsageError
+from kiseki.models.mock_server import MockServer
+from kiseki.trajectory.types import Message
 
 PRACTICE = "builtin/practice"
 
@@ -42,6 +48,50 @@ def test_inside_a_running_loop_and_many_at_once() -> None:
         assert str(expected) in answer
 
 
+CELL = """
+import asyncio, signal, sys, threading
+from kiseki import AIAgent
+
+async def cell():
+    agent = AIAgent(model="m", base_url=sys.argv[1], enabled_toolsets=["todo"], save_trajectories=True)
+    try:
+        agent.run_conversation("hello")
+    finally:
+        print("threads:", threading.active_count())
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which asyncio.run would replace, and a notebook does not
+asyncio.new_event_loop().run_until_complete(cell())
+"""
+
+
+def test_an_interrupt_ends_the_conversation_of_a_notebook(tmp_path: Path) -> None:
+    with MockServer(latency=600) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CELL, server.base_url], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            while server.stats()["in_flight"] < 1:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode in (-signal.SIGINT, 130), errors
+        assert errors.splitlines()[-1] == "KeyboardInterrupt"
+        assert output == "threads: 1\n", "the conversation's thread has ended before the caller goes on"
+        assert server.stats()["calls"] == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_inside_a_running_loop_are_the_callers() -> None:
+    async def notebook() -> None:
+        with pytest.raises(UsageError, match="empty"):
+            AIAgent(model=PRACTICE).run_conversation(" ")
+
+    asyncio.run(notebook())
+
+
 def test_toolsets_are_chosen() -> None:
     every = AIAgent(model=PRACTICE)
     assert set(every.toolsets) == {"terminal", "file", "todo"}
@@ -55,6 +105,8 @@ def test_toolsets_are_chosen() -> None:
 
     assert AIAgent(model=PRACTICE, enabled_toolsets=[], tools=[lookup]).toolsets == ("mine",)
     assert AIAgent(model=PRACTICE, enabled_toolsets=["file"], tools=[lookup]).toolsets == ("file", "mine")
+    none = AIAgent(model=PRACTICE, enabled_toolsets=["file"], disabled_toolsets=["mine", "web", "mcp-x", "file"], tools=[lookup])
+    assert none.toolsets == ()
 
 
 def test_settings_that_cannot_work_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +116,12 @@ def test_settings_that_cannot_work_are_refused_at_once(monkeypatch: pytest.Monke
         AIAgent(model="some/model")
     with pytest.raises(UsageError, match="not available"):
         AIAgent(model=PRACTICE, enabled_toolsets=["browser"])
+    with pytest.raises(UsageError, match=r"'termnal' cannot be disabled: .*did you mean terminal\?"):
+        AIAgent(model=PRACTICE, disabled_toolsets=["termnal"])
+    with pytest.raises(UsageError, match="reasoning_config has no exclude, max_tokens; its keys are enabled and effort"):
+        AIAgent(model=PRACTICE, reasoning_config={"max_tokens": 5, "effort": "low", "exclude": True})
+    with pytest.raises(UsageError, match="enabled must be True or False, not 'no'"):
+        AIAgent(model=PRACTICE, reasoning_config={"enabled": "no"})
     with pytest.raises(UsageError, match="no built-in model"):
         AIAgent(model="builtin/nothing")
     with pytest.raises(UsageError, match="is no tool"):
@@ -72,6 +130,59 @@ def test_settings_that_cannot_work_are_refused_at_once(monkeypatch: pytest.Monke
         AIAgent(model=PRACTICE, prefill_messages=[{"role": "narrator", "content": "x"}])
     with pytest.raises(UsageError, match="empty"):
         AIAgent(model=PRACTICE).run_conversation("  ")
+
+
+@pytest.mark.parametrize(
+    ("config", "effort", "disabled"),
+    [
+        (None, "", False),
+        ({"enabled": True}, "", False),
+        ({"effort": "high"}, "high", False),
+        ({"enabled": False}, "", True),
+        ({"effort": "none"}, "none", True),
+    ],
+)
+def test_reasoning_config(config: dict[str, Any] | None, effort: str, disabled: bool) -> None:
+    model = AIAgent(model=PRACTICE, reasoning_config=config).model
+    assert (model.reasoning_effort, model.reasoning_disabled) == (effort, disabled)
+
+
+def test_prefill_is_read_alike_from_the_library_and_from_a_file(tmp_path: Path) -> None:
+    listed = [
+        {"role": "system", "content": "s"},
+        {"from": "human", "value": "h \ud83d"},
+        {"role": "gpt", "content": [{"type": "text", "text": "g"}]},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": "a"},
+    ]
+    expected = (
+        Message("system", "s"),
+        Message("user", "h \ufffd"),
+        Message("assistant", "g"),
+        Message("user"),
+        Message("assistant", "a"),
+    )
+    assert prefill_messages(listed, "here") == expected
+    assert prefill_messages(expected, "here") == expected
+    path = tmp_path / "prefill.json"
+    path.write_text(json.dumps(listed).replace("\\ud83d", "\\ufffd"))
+    assert read_prefill(str(path)) == expected
+    assert read_prefill("") == ()
+    for wrong, says in (
+        ({"role": "user"}, "it is an object"),
+        ("text", "it is a string"),
+        (["text"], "message 0 is a string"),
+        ([*listed, {"role": "narrator", "content": "x"}], "message 5 has the role 'narrator'"),
+        ([{"from": "tool", "value": "x"}], "message 0 has the role 'tool'"),
+        ([{"role": "user"}], "message 0 has no text content"),
+    ):
+        with pytest.raises(UsageError, match=rf"^here must be a list of {{role, content}}: {says}"):
+            prefill_messages(wrong, "here")
+    path.write_text("[{")
+    with pytest.raises(UsageError, match=r"prefill\.json must be a list of .*not valid JSON"):
+        read_prefill(str(path))
+    with pytest.raises(UsageError, match=r"cannot read --prefill_messages_file .*No such file"):
+        read_prefill(str(tmp_path / "none.json"))
 
 
 APPEND = """

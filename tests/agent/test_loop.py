@@ -132,11 +132,13 @@ def test_max_turns() -> None:
 
 def test_the_deadline_keeps_what_was_done_and_answers_open_calls() -> None:
     Room.names, Room.full = [], asyncio.Event()
-    forever = {"name": "meet", "arguments": {"name": "alone"}}
-    result = converse([{"tool_calls": [LOUD]}, {"tool_calls": [forever]}], prompt_timeout=1.0)
+    forever = {"name": "meet", "arguments": {"name": "alone"}, "id": "never"}
+    result = converse([{"tool_calls": [LOUD]}, {"tool_calls": [forever, LOUD | {"id": "quick"}]}], prompt_timeout=1.0)
     assert (result.partial, result.reason) == (True, "timeout")
     assert results(result)[0] == "HI"
-    assert "the time for this task was over" in results(result)[1]
+    by_id = {each.tool_call_id: each.content for each in result.messages if each.role == "tool"}
+    assert by_id["quick"] == "HI", "what had finished by then has happened"
+    assert "the time for this task was over" in by_id["never"]
 
 
 def test_no_reply_in_time_is_a_failure_not_a_trajectory(tmp_path: Path) -> None:

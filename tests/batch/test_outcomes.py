@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from support import FAST, environment, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.models.mock_server import MockServer
@@ -95,9 +96,8 @@ def test_every_outcome_and_what_the_files_say(tmp_path: Path) -> None:
     assert asked == 2 + 3 + 1 + 1 + 2 + 2
 
 
-def test_a_failure_is_tried_again_in_the_run_and_its_attempts_are_kept(tmp_path: Path) -> None:
-    write_dataset(tmp_path / "p.jsonl", [{"prompt": "flaky"}])
-    # more failures than the client retries by itself would take minutes: an empty reply to a rollout's first attempt is enough
+def test_a_failure_is_tried_again_on_resume_and_its_attempts_are_kept(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "too long"}])
     turns = [{"content": "ok", "reasoning": "r", "fault": {"kind": "context_length", "times": 1}}]
     with MockServer(script=[{"turns": turns}]) as server:
         folder = run(tmp_path, server, "--batch_size=1", status=3)
@@ -110,6 +110,48 @@ def test_a_failure_is_tried_again_in_the_run_and_its_attempts_are_kept(tmp_path:
     statistics = json.loads((folder / "statistics.json").read_text())
     assert statistics["attempts"] == 2
     assert statistics["outcomes"]["completed"] == 1
+
+
+@pytest.mark.parametrize(("times", "status", "attempts"), [(1, 0, 2), (9, 3, 2)])
+def test_a_passing_failure_is_tried_again_in_the_run(tmp_path: Path, times: int, status: int, attempts: int) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "slow"}])
+    stall = {"content": "ok", "reasoning": "r", "fault": {"kind": "stall", "times": times}}
+    with MockServer(script=[{"turns": [stall]}]) as server:
+        folder = run(tmp_path, server, "--batch_size=1", "--prompt_timeout=0.5", "--max_attempts=2", status=status)
+    statistics = json.loads((folder / "statistics.json").read_text())
+    assert statistics["attempts"] == attempts
+    assert statistics["failed"] == ({"RolloutTimeout": 1} if status else {})
+    rows = read_rows(folder / "trajectories.jsonl")
+    assert [row["metadata"]["attempt"] for row in rows] == ([] if status else [2])
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "processes"])
+def test_no_more_at_once_than_concurrency_allows(tmp_path: Path, engine: str) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{n}"} for n in range(30)])
+    with MockServer(turns=1, latency=0.1) as server:
+        run(tmp_path, server, "--batch_size=9", "--concurrency=5", "--num_workers=4", f"--engine={engine}")
+        assert server.stats()["peak_in_flight"] == 5
+
+
+ODD = """
+from kiseki import tool
+
+@tool(toolset="mine")
+def shout(text: str) -> object:
+    "Results that no store can hold as they are."
+    return {"true": {"exit_code": True}, "huge": {"exit_code": 10**30}, "text": {"exit_code": "x"}}[text]
+"""
+
+
+def test_odd_results_of_own_tools_make_no_file_unbuildable(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": text} for text in ("true", "huge", "text")])
+    call = {"tool_calls": [{"name": "shout", "arguments": {"text": "{{prompt}}"}}], "reasoning": "r"}
+    with MockServer(script=[{"turns": [call, {"content": "ok"}]}]) as server:
+        light = light_tools(tmp_path)
+        (tmp_path / "mine.py").write_text(ODD)
+        base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", f"--base_url={server.base_url}", "--model=m", *FAST, *light)
+        kiseki(*base, "--batch_size=2", cwd=tmp_path)
+    assert len(read_rows(tmp_path / "data/r/trajectories.jsonl")) == 3
 
 
 def test_samples_of_a_prompt(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import datasets
 import pytest
 from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
+from kiseki.batch.prompts import read_prompts, to_prompt
+from kiseki.errors import DatasetError
 from kiseki.models.mock_server import MockServer
+from kiseki.trajectory.types import Prompt
 
 HOSTILE = [
     "<think>literal</think>",
@@ -116,3 +119,34 @@ def test_dataset_formats(tmp_path: Path) -> None:
             kiseki(*base(tmp_path, server, *more), cwd=tmp_path, HF_HUB_OFFLINE="1", HF_HOME=home)
             rows = read_rows(tmp_path / f"data/r{number}/trajectories.jsonl")
             assert [(row["prompt"], int(json.loads(row["metadata"]["source"])["n"])) for row in rows] == [("one", 1), ("two", 2)]
+
+
+@pytest.mark.parametrize(
+    "name", ["p.csv", "p.csv.gz", "p.csv.zst", "p.jsonl", "p.csv.jsonl", "p.csv.jsonl.gz", "p.parquet.jsonl"]
+)
+def test_the_last_suffix_but_for_compression_is_the_format(tmp_path: Path, name: str) -> None:
+    import gzip
+
+    import zstandard
+
+    text = b'{"prompt": "one"}\n' if ".jsonl" in name else b"prompt\none\n"
+    packed = {".gz": gzip.compress(text), ".zst": zstandard.compress(text)}
+    (tmp_path / name).write_bytes(packed.get(Path(name).suffix, text))
+    (row,) = read_prompts(str(tmp_path / name))
+    assert isinstance(row, Prompt), row
+    assert row.text == "one"
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_parquet_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"p.parquet{suffix}"
+    path.write_bytes(b"")
+    with pytest.raises(DatasetError, match=f"not inside {suffix}: unpack"):
+        next(read_prompts(str(path)))
+
+
+def test_rows_without_other_columns_have_an_empty_source() -> None:
+    assert to_prompt(0, {"prompt": "x", "cwd": "/w", "image": None}).source == "{}"
+    assert to_prompt(0, {"prompt": "x", "n": 1}).source == '{"n":1}'
+    with pytest.raises(ValueError, match="message 1 in 'prompt' has the role 'narrator'"):
+        to_prompt(0, {"prompt": [{"role": "user", "content": "x"}, {"from": "narrator", "value": "x"}]})

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import kiseki, light_tools, read_rows, start_kiseki, write_dataset
+from support import children, kiseki, light_tools, read_rows, start_kiseki, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -20,12 +20,6 @@ def base(folder: Path, server: MockServer, *more: str) -> tuple[str, ...]:
     light = light_tools(folder)
     flags = ("batch", "--dataset_file=p.jsonl", "--run_name=r", "--batch_size=4", f"--base_url={server.base_url}", "--model=m")
     return (*flags, *light, *more)
-
-
-def children(pid: int) -> list[int]:
-    """Worker processes of a driver."""
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
-    return [int(line) for line in done.stdout.split()]
 
 
 def wait_until(condition: object, process: subprocess.Popen[str]) -> None:
@@ -64,21 +58,32 @@ def test_a_prompt_that_kills_its_worker_is_failed_and_the_rest_goes_on(tmp_path:
     assert statistics["failed"] == {"WorkerDied": 1}
 
 
-@pytest.mark.parametrize("engine", ["processes", "inprocess"])
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c(tmp_path: Path, engine: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("engine", "times", "number"),
+    [
+        ("processes", 1, signal.SIGINT),
+        ("processes", 2, signal.SIGINT),
+        ("processes", 1, signal.SIGTERM),
+        ("inprocess", 1, signal.SIGINT),
+        ("inprocess", 2, signal.SIGINT),
+    ],
+)
+def test_interrupts(tmp_path: Path, engine: str, times: int, number: signal.Signals) -> None:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(80)])
     with MockServer(turns=1, latency=0.05) as server:
         flags = base(tmp_path, server, f"--engine={engine}", "--concurrency=4", "--num_workers=2")
         process = start_kiseki(*flags, cwd=tmp_path)
         wait_until(lambda: server.stats()["calls"] >= 20, process)
         workers = children(process.pid)
-        os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to every process of the group
+        # to every process, as a terminal, `timeout` or a service manager does
+        for pid in (process.pid, *workers):
+            os.kill(pid, number)
         if times == 2:
             time.sleep(0.1)
-            os.killpg(process.pid, signal.SIGINT)
+            os.kill(process.pid, number)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 130, output
+        assert "died" not in output, "workers end when they are told to, and nothing is lost with them"
         for worker in workers:
             with pytest.raises(ProcessLookupError):
                 os.kill(worker, 0)

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from support import REPOSITORY, environment, kiseki, read_rows, write_dataset
 
+from kiseki.commands.main import main
+from kiseki.models.mock_server import MockServer
+
 BASE = ("--dataset_file=p.jsonl", "--batch_size=2", "--run_name=r", "--model=builtin/practice")
 
 
@@ -18,6 +21,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "empty.jsonl").write_text("\n\n")
     (tmp_path / "junk.jsonl").write_text('5\n{"prompt": ""}\n')
     (tmp_path / "image.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "docker_image": "debian:12"}\n')
+    (tmp_path / "p.parquet.gz").write_bytes(b"")
+    (tmp_path / "prefill.json").write_text('[{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]')
     (tmp_path / "bad.py").write_text("def f(:\n")
     (tmp_path / "typo.yaml").write_text("termnal: 100\n")
     (tmp_path / "bad.yaml").write_text("terminal: 120\n")
@@ -31,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--dataset_file=nope.jsonl"), "dataset file not found: nope.jsonl"),
         ((*BASE, "--dataset_file=."), "is a folder"),
         ((*BASE, "--dataset_file=empty.jsonl"), "no usable row"),
+        ((*BASE, "--dataset_file=p.parquet.gz"), "a parquet file is read as it is, not inside .gz"),
         ((*BASE, "--dataset_file=junk.jsonl"), "no usable row (2 unusable; line 1: the row is a number"),
         ((*BASE, "--dataset_file=image.jsonl"), "row 1 (from 0) asks for image 'debian:12'"),
         ((*BASE, "--distribution=defualt"), "did you mean default?"),
@@ -47,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--model=builtin/other"), "no built-in model 'builtin/other'"),
         ((*BASE, "--tools=nope.py"), "nope.py: there is no such file"),
         ((*BASE, "--tools=bad.py"), "bad.py, line 1"),
-        ((*BASE, "--prefill_messages_file=p.jsonl"), "must hold a JSON array of {role, content}"),
+        ((*BASE, "--prefill_messages_file=p.jsonl"), "p.jsonl must be a list of {role, content}: it is an object"),
         ((*BASE, "--model=x/y", "--distribution=terminal_only"), "OPENROUTER_API_KEY"),
         ((*BASE, "--model=x/y", "--dataset_file=nope.jsonl"), "dataset file not found"),
         ((*BASE, "--model=x/y", "--distribution=defualt"), "did you mean default?"),
@@ -125,3 +131,34 @@ def test_the_agent_command_lists_tools_and_refuses(folder: Path) -> None:
     assert "missing --query" in kiseki(*base, cwd=folder, status=2).stderr
     assert "'web' is not available" in kiseki(*base, "--query=x", "--enabled_toolsets=web", cwd=folder, status=2).stderr
     assert "did you mean file?" in kiseki(*base, "--query=x", "--enabled_toolsets=fil", cwd=folder, status=2).stderr
+    assert "did you mean file?" in kiseki(*base, "--query=x", "--disabled_toolsets=fil", cwd=folder, status=2).stderr
+
+
+def test_the_agent_command_takes_a_prefill_file(folder: Path) -> None:
+    with MockServer(turns=0, record=1) as server:
+        flags = ("--query=ask", "--model=m", f"--base_url={server.base_url}", "--enabled_toolsets=todo")
+        kiseki("agent", *flags, "--prefill_messages_file=prefill.json", cwd=folder)
+        (request,) = server.stats(log=True)["log"]
+    sent = [(each["role"], each["content"]) for each in request["body"]["messages"]]
+    assert sent == [("user", "a"), ("assistant", "b"), ("user", "ask")]
+
+
+@pytest.mark.parametrize("command", ["agent", "batch", "merge"])
+def test_only_a_batch_is_told_to_resume(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped_by(error: BaseException) -> tuple[int, str]:
+        def stopped(arguments: object) -> int:
+            raise error
+
+        monkeypatch.setattr(f"kiseki.commands.{command}.main", stopped)
+        return main([command]), capsys.readouterr().err
+
+    saved, goes_on = (
+        "; everything that was done is saved, --resume goes on",
+        "; what was done before is saved, a run goes on with --resume",
+    )
+    if command != "batch":
+        saved = goes_on = ""
+    assert stopped_by(KeyboardInterrupt()) == (130, f"kiseki: interrupted{saved}\n")
+    assert stopped_by(OSError(28, "No space left on device", "f")) == (1, f"kiseki: f: No space left on device{goes_on}\n")

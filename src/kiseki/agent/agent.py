@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kiseki.agent.prefill import prefill_messages as read_messages
 from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.errors import UsageError
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.models.factory import check_model, open_model, with_api_key
 from kiseki.sandboxes.factory import SandboxSettings, choose_backend
 from kiseki.tools.registry import Tool, tools_in
-from kiseki.tools.toolsets import available_toolsets, load_tools, why_unavailable
+from kiseki.tools.toolsets import MCP_PREFIX, MODULES, NOT_IN_THIS_VERSION, available_toolsets, load_tools, why_unavailable
 from kiseki.tools.user_tools import load_user_tools
 from kiseki.trajectory.appending import append_line
 from kiseki.trajectory.record import own_messages
@@ -68,7 +70,7 @@ class AIAgent:
         save_trajectories: bool = False,
         output_dir: str | Path = ".",
         ephemeral_system_prompt: str = "",
-        prefill_messages: Sequence[Mapping[str, str]] = (),
+        prefill_messages: Sequence[Mapping[str, Any] | Message] = (),
         providers_allowed: Sequence[str] = (),
         providers_ignored: Sequence[str] = (),
         providers_order: Sequence[str] = (),
@@ -85,11 +87,11 @@ class AIAgent:
         """Check everything; nothing is started yet.
 
         `enabled_toolsets`: default every toolset that is available. `tools`: functions declared with `@kiseki.tool`, or
-        Python files of such. `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`. `output_dir`: where
+        Python files of such. `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
+        `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
         `save_trajectories` appends. `prompt_timeout`: seconds per conversation. `seed`: sent to the endpoint when given.
         """
-        reasoning = dict(reasoning_config or {})
-        effort = str(reasoning.get("effort", ""))
+        effort, reasoning_disabled = _reasoning(reasoning_config or {})
         settings = ModelSettings(
             model=model,
             base_url=base_url,
@@ -103,7 +105,7 @@ class AIAgent:
             providers_order=tuple(providers_order),
             provider_sort=provider_sort,
             reasoning_effort=effort,
-            reasoning_disabled=reasoning.get("enabled") is False or effort == "none",
+            reasoning_disabled=reasoning_disabled,
         )
         check_model(settings)
         self.model = with_api_key(settings, os.environ)
@@ -116,7 +118,7 @@ class AIAgent:
             max_turns=max_turns,
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,
-            prefill=_prefill(prefill_messages),
+            prefill=read_messages(prefill_messages, "prefill_messages"),
             run_tools=tuple(each.name for each in self.tools.toolbox.schemas),
             pass_seed=seed is not None,
         )
@@ -124,25 +126,15 @@ class AIAgent:
         self._output = Path(output_dir) if save_trajectories else None
 
     def run_conversation(self, prompt: str) -> AgentResult:
-        """Run one prompt to its end. Works inside a running event loop too (a notebook), on a thread of its own."""
+        """Run one prompt to its end. Works inside a running event loop too (a notebook), on a thread of its own.
+
+        An interrupt (Ctrl-C) ends the conversation; nothing of it is saved.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self.arun(prompt))
-        results: list[AgentResult | BaseException] = []
-
-        def work() -> None:
-            try:
-                results.append(asyncio.run(self.arun(prompt)))
-            except BaseException as error:
-                results.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        if isinstance(results[0], BaseException):
-            raise results[0]
-        return results[0]
+        return _run_on_a_thread(self.arun(prompt))
 
     async def arun(self, prompt: str, *, image: str = "", cwd: str = "") -> AgentResult:
         """Run one prompt to its end. Several may run at once."""
@@ -195,11 +187,36 @@ def _result(record: Record, tools_json: str) -> AgentResult:
     )
 
 
-def _prefill(messages: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
-    try:
-        return msgspec.convert([dict(each) for each in messages], tuple[Message, ...])
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise UsageError(f"prefill_messages must be a list of {{role, content}}: {error}") from error
+def _run_on_a_thread(conversation: Coroutine[Any, Any, AgentResult]) -> AgentResult:
+    """Run it in an event loop of its own, on a thread of its own. Whatever interrupts the wait for it cancels it."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(conversation)
+
+    async def finish() -> AgentResult:
+        return await task
+
+    def work() -> AgentResult:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(finish())
+
+    with ThreadPoolExecutor(1, "kiseki-conversation") as pool:  # left when the thread has ended
+        try:
+            # not by Thread.join: one that was interrupted takes the thread for ended (CPython 3.11), so a second waits no more
+            return pool.submit(work).result()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it was over already
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+def _reasoning(config: Mapping[str, Any]) -> tuple[str, bool]:
+    """(effort, whether it is disabled)"""
+    if unknown := sorted(str(key) for key in config if key not in ("enabled", "effort")):
+        raise UsageError(f"reasoning_config has no {', '.join(unknown)}; its keys are enabled and effort")
+    enabled, effort = config.get("enabled", True), str(config.get("effort") or "")
+    if not isinstance(enabled, bool):
+        raise UsageError(f"reasoning_config: enabled must be True or False, not {enabled!r}")
+    return effort, not enabled or effort == "none"
 
 
 def _own_tools(item: Callable[..., Any] | str | Path) -> list[Tool]:
@@ -214,7 +231,10 @@ def _own_tools(item: Callable[..., Any] | str | Path) -> list[Tool]:
 def _choose_toolsets(enabled: Sequence[str] | None, disabled: Sequence[str], own: list[Tool]) -> tuple[str, ...]:
     own_names = tuple(dict.fromkeys(tool.toolset for tool in own))
     chosen = available_toolsets() if enabled is None else tuple(enabled)
-    for name in (*chosen, *disabled):
-        if name not in own_names and (why := why_unavailable(name)) and name in chosen:
+    for name in chosen:
+        if name not in own_names and (why := why_unavailable(name)):
             raise UsageError(f"toolset {name!r} is not available: {why}")
+    for name in disabled:
+        if name not in (*MODULES, *NOT_IN_THIS_VERSION, *own_names) and not name.startswith(MCP_PREFIX):
+            raise UsageError(f"toolset {name!r} cannot be disabled: {why_unavailable(name)}")
     return tuple(name for name in dict.fromkeys((*chosen, *own_names)) if name not in disabled)

@@ -85,10 +85,14 @@ async def run_agent(
         finish = reply.call.finish_reason
         if not message.tool_calls:
             return _ending(message, finish)
-        results = await _run_calls(toolbox, context, message.tool_calls, cut_off=finish == "length")
-        for result in results:
-            trace.add_result(*result)
-        invalid_turns = invalid_turns + 1 if all(run.invalid for _, run in results) else 0
+        results: dict[str, tuple[Message, ToolRun]] = {}
+        try:
+            await _run_calls(toolbox, context, message.tool_calls, results, cut_off=finish == "length")
+        finally:  # also when time is up: what has finished by then has happened
+            for call in message.tool_calls:
+                if call.id in results:
+                    trace.add_result(*results[call.id])
+        invalid_turns = invalid_turns + 1 if all(run.invalid for _, run in results.values()) else 0
         if invalid_turns == MAX_INVALID_TURNS:
             return "partial", "invalid_tool_calls"
     return "partial", "max_turns"
@@ -102,23 +106,31 @@ def _ending(message: Message, finish_reason: str) -> tuple[Outcome, str]:
 
 
 async def _run_calls(
-    toolbox: Toolbox, context: ToolContext | None, calls: Sequence[ToolCall], *, cut_off: bool
-) -> list[tuple[Message, ToolRun]]:
-    """The calls of one turn, run side by side; results in the order of the calls."""
+    toolbox: Toolbox,
+    context: ToolContext | None,
+    calls: Sequence[ToolCall],
+    results: dict[str, tuple[Message, ToolRun]],
+    *,
+    cut_off: bool,
+) -> None:
+    """Run the calls of one turn side by side; each result goes into `results` under its call's id when it is there."""
 
-    async def one(call: ToolCall) -> tuple[Message, ToolRun]:
+    async def one(call: ToolCall) -> None:
         if cut_off and not is_json_object(call.arguments):
-            return _not_run(call, "your reply was cut off at its token limit inside this call; make it shorter", invalid=True)
-        return await toolbox.call(context, call)
+            why = "your reply was cut off at its token limit inside this call; make it shorter"
+            results[call.id] = _not_run(call, why, invalid=True)
+        else:
+            results[call.id] = await toolbox.call(context, call)
 
     if len(calls) == 1:
-        return [await one(calls[0])]
+        await one(calls[0])
+        return
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(call)) for call in calls]
+            for call in calls:
+                group.create_task(one(call))
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from None  # the first says why; the rest were cancelled because of it
-    return [task.result() for task in tasks]
 
 
 def _not_run(call: ToolCall, why: str, *, invalid: bool) -> tuple[Message, ToolRun]:

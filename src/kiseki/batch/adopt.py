@@ -14,6 +14,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def batch_files(folder: Path) -> dict[int, Path]:
 
 
 def adopt(ledger: Ledger, files: dict[int, Path], num_samples: int, log: Callable[[str], None]) -> Adopted:
-    """Take the rows of `files` into the ledger, whose prompts have been planned. `log` gets a line per damaged row."""
+    """Take the rows of `files` into the ledger, whose prompts are there. `log` gets a line per damaged row."""
     result = Adopted()
     db = ledger.db
     db.execute("CREATE TEMP TABLE old_rows (id INTEGER PRIMARY KEY, text BLOB, batch INTEGER, row BLOB)")
@@ -114,36 +115,39 @@ def adopt(ledger: Ledger, files: dict[int, Path], num_samples: int, log: Callabl
     with ledger.transaction():
         for batch_num, line, row in _read(files, result, log):
             db.execute("INSERT INTO old_rows VALUES (NULL, ?, ?, ?)", (_text_hash(row.text()), batch_num, line))
-    group: list[tuple[int, Attempt]] = []
 
     def take(rollout_id: int, key: str, prompt: Prompt, sample: int, batch_num: int, line: bytes) -> None:
         record = _to_record(msgspec.json.decode(line, type=_OldRow), key, prompt, sample)
         result.rows += 1
         result.tools.update(run.name for run in record.tool_runs)
-        group.append((rollout_id, Attempt(key, summarize(record), encode_record(record), tools_hash="")))
+        ledger.write(rollout_id, Attempt(key, summarize(record), encode_record(record), tools_hash=""))
         db.execute("UPDATE rollouts SET batch_num = ? WHERE id = ?", (batch_num, rollout_id))
-        if len(group) >= GROUP:
-            ledger.commit(group)
-            group.clear()
 
-    for rollout in list(ledger.open_rollouts(num_samples)):
-        old = db.execute(
-            "SELECT id, batch, row FROM old_rows WHERE text = ? ORDER BY id LIMIT 1", (_text_hash(rollout.prompt.text),)
-        ).fetchone()
-        if old:
-            db.execute("DELETE FROM old_rows WHERE id = ?", (old[0],))
-            key = rollout_key(rollout.prompt_key, rollout.sample_index)
-            take(rollout.rollout_id, key, rollout.prompt, rollout.sample_index, old[1], old[2])
-    for row_id, batch_num, line in db.execute("SELECT id, batch, row FROM old_rows ORDER BY id").fetchall():
-        prompt = Prompt(index=0, messages=(Message(role="user", content=msgspec.json.decode(line, type=_OldRow).text()),))
-        # beyond any number that planning gives to equal rows, so that none of the dataset's is taken for it
-        new_key = prompt_key(prompt, -1 - row_id)
-        prompt_id = db.execute("INSERT INTO prompts (key) VALUES (?)", (new_key,)).lastrowid
-        db.execute("INSERT INTO payloads VALUES (?, ?)", (prompt_id, msgspec.msgpack.encode(prompt)))
-        rollout_id = db.execute("INSERT INTO rollouts (prompt_id, sample_index) VALUES (?, 0)", (prompt_id,)).lastrowid
-        result.unmatched += 1
-        take(rollout_id or 0, rollout_key(new_key, 0), prompt, 0, batch_num, line)
-    ledger.commit(group)
+    opened = ledger.open_rollouts(num_samples)
+    while group := list(islice(opened, GROUP)):
+        with ledger.transaction():
+            for rollout in group:
+                wanted = (_text_hash(rollout.prompt.text),)
+                old = db.execute("SELECT id, batch, row FROM old_rows WHERE text = ? ORDER BY id LIMIT 1", wanted).fetchone()
+                if old:
+                    db.execute("DELETE FROM old_rows WHERE id = ?", (old[0],))
+                    key = rollout_key(rollout.prompt_key, rollout.sample_index)
+                    take(rollout.rollout_id, key, rollout.prompt, rollout.sample_index, old[1], old[2])
+    # what is left has no prompt in the dataset
+    last = 0
+    while lines := db.execute("SELECT id, batch, row FROM old_rows WHERE id > ? ORDER BY id LIMIT ?", (last, GROUP)).fetchall():
+        with ledger.transaction():
+            for row_id, batch_num, line in lines:
+                text = msgspec.json.decode(line, type=_OldRow).text()
+                prompt = Prompt(index=0, messages=(Message(role="user", content=text),))
+                # beyond any number that planning gives to equal rows, so that none of the dataset's is taken for it
+                new_key = prompt_key(prompt, -1 - row_id)
+                prompt_id = db.execute("INSERT INTO prompts (key) VALUES (?)", (new_key,)).lastrowid
+                db.execute("INSERT INTO payloads VALUES (?, ?)", (prompt_id, msgspec.msgpack.encode(prompt)))
+                new = db.execute("INSERT INTO rollouts (prompt_id, sample_index) VALUES (?, 0)", (prompt_id,)).lastrowid
+                take(new or 0, rollout_key(new_key, 0), prompt, 0, batch_num, line)
+                result.unmatched += 1
+                last = row_id
     db.execute("DROP TABLE old_rows")
     return result
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kiseki.batch.engines import Engine, Lost
+from kiseki.batch.engines import Engine, Lost, Result
 from kiseki.batch.plan import draw_seed, rollout_key
 from kiseki.errors import WorkerDied
 from kiseki.ledger.ledger import PAGE, Ledger
@@ -30,7 +30,7 @@ from kiseki.views.filters import discard_reason
 LINGER = 0.02
 """Seconds that the first outcome of a group waits for others: one sync of the disk then serves them all."""
 MAX_UNCOMMITTED = 500
-"""Outcomes waiting for the disk before the engine is held back."""
+"""Outcomes waiting for the disk before no more rollouts are started."""
 RETRY_SECONDS = (2.0, 10.0, 30.0)
 """Pause before the 2nd, 3rd, … attempt: what failed for a passing reason should find it gone."""
 STOP_GRACE = 5.0
@@ -50,7 +50,6 @@ class Tally(msgspec.Struct):
     discarded: int = 0
     failed: int = 0
     running: int = 0
-    retries: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
@@ -84,13 +83,13 @@ class Driver:
         log: Callable[[str], None],
         detail: Callable[[str], None],
     ) -> None:
-        """`batches`: rollouts to run per batch. `log` gets what went wrong, `detail` a line per rollout, with a preview of
-        its prompt of `preview_chars`."""
+        """`batches`: rollouts to run per batch, counted down from here on. `log` gets what went wrong, `detail` a line per
+        rollout, with a preview of its prompt of `preview_chars`."""
         self.tally = tally
         self._ledger = ledger
         self._engine = engine
         self._views = views
-        self._left_in_batch = dict(batches)
+        self._left_in_batch = batches
         self._draw = draw
         self._run_seed = run_seed
         self._num_samples = num_samples
@@ -109,16 +108,16 @@ class Driver:
         self._committed = asyncio.Event()  # a group is on the disk
         self._stopping = False
         self._closing = False
-        self._consumer: asyncio.Task[None] | None = None
+        self._rollouts: asyncio.Task[None] | None = None
         self._checkpoint_due = 0.0
         self._began = time.monotonic()
 
     async def run(self) -> None:
         """Until everything has ended or `stop` was called; whatever ended is committed when it returns or raises."""
         committer = asyncio.create_task(self._commit_groups())
-        self._consumer = asyncio.create_task(self._consume())
+        self._rollouts = asyncio.create_task(self._engine.run(self._specs(), self._land))
         try:
-            await self._consumer
+            await self._rollouts
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -145,8 +144,8 @@ class Driver:
         self._cancel()
 
     def _cancel(self) -> None:
-        if self._consumer:
-            self._consumer.cancel()
+        if self._rollouts:
+            self._rollouts.cancel()
 
     # ---- out: specs -----------------------------------------------------------------------------------------------
 
@@ -155,30 +154,34 @@ class Driver:
         page: Iterator[OpenRollout] = iter(())
         more = True
         while not self._stopping:
-            if self._again and self._again[0][0] <= time.monotonic():
-                flight = heapq.heappop(self._again)[2]
+            if len(self._ended) > MAX_UNCOMMITTED:
+                self._committed.clear()
+                await self._committed.wait()
+            elif self._again and self._again[0][0] <= time.monotonic():
+                yield self._depart(heapq.heappop(self._again)[2])
             elif more:
                 rollout = next(page, None)
                 if rollout is None:
                     lines = await self._on_disk(lambda: list(islice(opened, PAGE)))
                     page, more = iter(lines), bool(lines)
-                    continue
-                flight = _Flight(rollout, 1)
+                else:
+                    yield self._depart(_Flight(rollout, 1))
             elif self._flying or self._ended or self._again:
                 self._changed.clear()
                 due = self._again[0][0] - time.monotonic() if self._again else None
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), due)
-                continue
             else:
                 return
-            spec = self._spec(flight)
-            self._flying[spec.key] = flight
-            self.tally.running = len(self._flying)
-            yield spec
-        while self._flying:  # stopping: what flies either lands or is cancelled with the consumer
+        while self._flying:  # stopping: what flies either lands or is cancelled with the rest
             self._changed.clear()
             await self._changed.wait()
+
+    def _depart(self, flight: _Flight) -> RolloutSpec:
+        spec = self._spec(flight)
+        self._flying[spec.key] = flight
+        self.tally.running = len(self._flying)
+        return spec
 
     def _spec(self, flight: _Flight) -> RolloutSpec:
         rollout = flight.rollout
@@ -196,41 +199,33 @@ class Driver:
 
     # ---- in: results ----------------------------------------------------------------------------------------------
 
-    async def _consume(self) -> None:
-        async for result in self._engine.run(self._specs()):
-            if isinstance(result, Lost):
-                self._lost(result.key)
-            else:
-                self._landed(result)
-            if len(self._ended) > MAX_UNCOMMITTED:
-                self._committed.clear()
-                await self._committed.wait()
-
-    def _landed(self, attempt: Attempt) -> None:
-        self._end(self._flying.pop(attempt.key), attempt)
+    def _land(self, result: Result) -> None:
+        flight = self._flying.pop(result.key)
         self.tally.running = len(self._flying)
+        if isinstance(result, Lost):
+            self._lost(flight)
+        else:
+            self._end(flight, result)
 
     def _end(self, flight: _Flight, attempt: Attempt) -> None:
         self._ended.append((flight, attempt))
         self._arrived.set()
 
-    def _lost(self, key: str) -> None:
+    def _lost(self, flight: _Flight) -> None:
         """A rollout whose worker died. Once may be a neighbour's doing: it is tried again alone. Alone it was its own."""
-        flight = self._flying.pop(key)
+        self._changed.set()
+        if self._stopping:  # its worker was ended by us
+            return
         self._log(f"a worker died with prompt {flight.rollout.prompt.index} in it")
         if flight.alone:
             self._end(flight, _lost_attempt(self._spec(flight)))
-        else:
+        else:  # what left no attempt counts as none
             self._try_again(msgspec.structs.replace(flight, alone=True))
-        self._changed.set()
 
     def _try_again(self, flight: _Flight) -> None:
         pause = RETRY_SECONDS[min(flight.tries, len(RETRY_SECONDS)) - 1]
         self._order += 1
-        heapq.heappush(
-            self._again, (time.monotonic() + pause, self._order, _Flight(flight.rollout, flight.tries + 1, flight.alone))
-        )
-        self.tally.retries += 1
+        heapq.heappush(self._again, (time.monotonic() + pause, self._order, flight))
 
     # ---- down: the ledger -----------------------------------------------------------------------------------------
 
@@ -277,7 +272,7 @@ class Driver:
         if summary.outcome == "failed":
             self._log(f"prompt {prompt.index}: {summary.error_class}: {summary.error}")
             if summary.retryable and flight.tries < self._max_attempts and not self._stopping:
-                self._try_again(flight)
+                self._try_again(msgspec.structs.replace(flight, tries=flight.tries + 1))
                 return None
             tally.failed += 1
         else:

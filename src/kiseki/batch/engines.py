@@ -1,8 +1,9 @@
 """Engines run specs and give attempts back: in this process, or in worker processes.
 
 Both take specs from an async iterator only as fast as they can run them, so memory does not depend on the dataset, and give
-each spec back exactly once: as an `Attempt`, or as `Lost` when the worker that ran it is gone. The iterator ends only when
-the caller has everything back that it wanted, so an engine ends with it.
+each spec back exactly once: as an `Attempt`, or as `Lost` when the worker that ran it is gone. Results are given by a call
+that never waits, so that none can be on its way when a run is stopped. The iterator ends only when the caller has everything
+back that it wanted, so an engine ends with it.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from kiseki.agent.rollout import RolloutSettings
 from kiseki.batch import frames
 from kiseki.batch.worker import Worker
-from kiseki.errors import KisekiError
+from kiseki.errors import WorkersFailed
 from kiseki.ledger.types import Attempt
 from kiseki.sandboxes.factory import reap
 from kiseki.trajectory.types import RolloutSpec
@@ -38,11 +39,12 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 Result = Attempt | Lost
+Give = Callable[[Result], None]
 
 
 class Engine(Protocol):
-    def run(self, specs: AsyncIterator[RolloutSpec]) -> AsyncIterator[Result]:
-        """Results as they come, until `specs` is at its end."""
+    async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
+        """Run every spec, giving each result as it comes, until `specs` is at its end. Raises `WorkersFailed`."""
         ...
 
     def kill(self) -> None:
@@ -62,38 +64,21 @@ class InProcess:
         self._concurrency = concurrency
         self._running: set[asyncio.Task[None]] = set()
 
-    async def run(self, specs: AsyncIterator[RolloutSpec]) -> AsyncIterator[Result]:
-        results: asyncio.Queue[Result | Exception | None] = asyncio.Queue(self._concurrency)
+    async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
         free = asyncio.Semaphore(self._concurrency)
 
         async def one(spec: RolloutSpec) -> None:
             try:
-                await results.put(await self._worker.run(spec))
-            except Exception as error:
-                await results.put(error)
+                give(await self._worker.run(spec))
             finally:
                 free.release()
 
-        async def feed() -> None:
-            try:
-                await free.acquire()
-                async for spec in specs:
-                    self._start(one(spec))
-                    await free.acquire()
-                await results.put(None)
-            except Exception as error:
-                await results.put(error)
-
-        self._start(feed())
-        while (result := await results.get()) is not None:
-            if isinstance(result, Exception):
-                raise result
-            yield result
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        await free.acquire()  # first room, then a spec: none is taken that has to wait
+        async for spec in specs:
+            task = asyncio.create_task(one(spec))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            await free.acquire()
 
     def kill(self) -> None:
         """Nothing to do: tasks of this process are cancelled as quickly either way."""
@@ -125,83 +110,83 @@ class Processes:
 
     def __init__(self, settings: RolloutSettings, concurrency: int, num_workers: int) -> None:
         self._settings = settings
+        self._concurrency = concurrency
         self._num_workers = min(num_workers, concurrency)
         self._share = -(-concurrency // self._num_workers)
         self._workers: set[_Process] = set()  # those that get rollouts by turns
         self._alive: set[_Process] = set()  # every process that must not outlive us
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._quarantine = asyncio.Semaphore(self._num_workers)
+        self._alone = 0  # rollouts that run in a worker of their own
+        self._room = asyncio.Event()  # a rollout has ended, or a worker
         self._barren = 0
         self._started = 0
 
-    async def run(self, specs: AsyncIterator[RolloutSpec]) -> AsyncIterator[Result]:
-        results: asyncio.Queue[Result | Exception | None] = asyncio.Queue(self._num_workers * self._share)
-        room = asyncio.Event()
-
-        async def read(worker: _Process) -> None:
-            try:
-                while (attempt := await frames.receive(worker.reader, Attempt)) is not None:
-                    worker.given.discard(attempt.key)
-                    worker.finished += 1
-                    room.set()
-                    await results.put(attempt)
-                await self._bury(worker, results)
-            except Exception as error:
-                await results.put(error)
-            room.set()
-
-        async def start() -> None:
-            worker = await self._start()
-            self._workers.add(worker)
-            self._spawn(read(worker))
-
-        async def roomy() -> _Process:
-            while (worker := self._idlest()) is None:
-                if len(self._workers) < self._num_workers:
-                    await start()
-                else:
-                    room.clear()
-                    await room.wait()
-            return worker
-
-        async def alone(spec: RolloutSpec) -> None:
-            try:
-                async with self._quarantine:
-                    await results.put(await self._run_alone(spec))
-            except Exception as error:
-                await results.put(error)
-
-        async def feed() -> None:
-            try:
-                worker = await roomy()  # first room, then a spec: none is taken that has to wait
+    async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                readers: list[asyncio.Task[None]] = []
+                worker = await self._roomy(tasks, readers, give)  # first room, then a spec: none is taken that has to wait
                 async for spec in specs:
                     if spec.alone:
-                        self._spawn(alone(spec))
+                        tasks.create_task(self._run_alone(spec, give))
                         continue
                     if worker not in self._workers:
-                        worker = await roomy()
+                        worker = await self._roomy(tasks, readers, give)
                     worker.given.add(spec.key)
                     # a dead worker's reader sees its end too, and reports what it had been given
                     with suppress(ConnectionError):
                         frames.send(worker.writer, spec)
                         await worker.writer.drain()
-                    worker = await roomy()
-                await results.put(None)
-            except Exception as error:
-                await results.put(error)
+                    worker = await self._roomy(tasks, readers, give)
+                for reader in readers:
+                    reader.cancel()
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
 
-        self._spawn(feed())
-        while (result := await results.get()) is not None:
-            if isinstance(result, Exception):
-                raise result
-            yield result
+    async def _roomy(self, tasks: asyncio.TaskGroup, readers: list[asyncio.Task[None]], give: Give) -> _Process:
+        """A worker that can take one more, waiting for it where there is none."""
+        while True:
+            if sum(len(worker.given) for worker in self._workers) + self._alone < self._concurrency:
+                idlest = min(self._workers, key=lambda each: len(each.given), default=None)
+                if len(self._workers) < self._num_workers and (idlest is None or idlest.given):
+                    worker = await self._start()
+                    self._workers.add(worker)
+                    readers.append(tasks.create_task(self._read(worker, give)))
+                    return worker
+                if idlest and len(idlest.given) < self._share:
+                    return idlest
+            self._room.clear()
+            await self._room.wait()
 
-    def _idlest(self) -> _Process | None:
-        """The worker with the most room, None while all are full or another could still be started."""
-        if len(self._workers) < self._num_workers and all(worker.given for worker in self._workers):
-            return None
-        worker = min(self._workers, key=lambda each: len(each.given), default=None)
-        return worker if worker and len(worker.given) < self._share else None
+    async def _read(self, worker: _Process, give: Give) -> None:
+        """Give what a worker sends until it ends; then say which rollouts went with it."""
+        while (attempt := await frames.receive(worker.reader, Attempt)) is not None:
+            worker.given.discard(attempt.key)
+            worker.finished += 1
+            self._room.set()
+            give(attempt)
+        self._workers.discard(worker)
+        self._barren = 0 if worker.finished else self._barren + 1
+        for key in worker.given:
+            give(Lost(key))
+        self._room.set()
+        status = await self._end(worker)
+        if self._barren > MAX_RESTARTS:
+            raise WorkersFailed(f"{self._barren} workers in a row died before finishing anything (last exit status {status})")
+
+    async def _run_alone(self, spec: RolloutSpec, give: Give) -> None:
+        """One rollout in a process that has no other, so that whatever happens to it is this one's doing."""
+        while self._alone >= self._num_workers or self._alone + sum(len(w.given) for w in self._workers) >= self._concurrency:
+            self._room.clear()
+            await self._room.wait()
+        self._alone += 1
+        try:
+            worker = await self._start()
+            frames.send(worker.writer, spec)
+            give(await frames.receive(worker.reader, Attempt) or Lost(spec.key))
+        finally:
+            self._alone -= 1
+            self._room.set()
+        await self._end(worker)
 
     async def _start(self) -> _Process:
         ours, theirs = socket.socketpair()
@@ -211,6 +196,7 @@ class Processes:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C and `timeout` signal the driver's group: what that means is the driver's to say
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         self._started += 1
@@ -220,14 +206,6 @@ class Processes:
         worker = _Process(process, reader, writer, label)
         self._alive.add(worker)
         return worker
-
-    async def _run_alone(self, spec: RolloutSpec) -> Result:
-        """One rollout in a process that has no other, so that whatever happens to it is this one's doing."""
-        worker = await self._start()
-        frames.send(worker.writer, spec)
-        attempt = await frames.receive(worker.reader, Attempt)
-        await self._end(worker)
-        return attempt or Lost(spec.key)
 
     async def _end(self, worker: _Process) -> int:
         """Let a worker end, or see that it has. Returns its exit status."""
@@ -242,28 +220,9 @@ class Processes:
         self._alive.discard(worker)
         return status
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _bury(self, worker: _Process, results: asyncio.Queue[Result | Exception | None]) -> None:
-        """A worker has ended: say which rollouts went with it."""
-        self._workers.discard(worker)
-        status = await self._end(worker)
-        self._barren = 0 if worker.finished else self._barren + 1
-        if self._barren > MAX_RESTARTS:
-            raise KisekiError(f"{self._barren} workers in a row died before finishing anything (last exit status {status})")
-        for key in worker.given:
-            await results.put(Lost(key))
-        worker.given.clear()
-
     def kill(self) -> None:
         for worker in self._alive:
             worker.process.kill()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(self._end(worker) for worker in list(self._alive)))

@@ -18,6 +18,7 @@ from kiseki.batch.prompts import BadRow
 from kiseki.errors import DatasetError
 from kiseki.ledger.ledger import IS_OPEN, WANTED, Ledger
 from kiseki.trajectory.types import Prompt
+from kiseki.views.build import mark_stale
 
 CHUNK = 5000
 """Rows per statement: large enough that a statement costs nothing per row, within SQLite's 32,766 variables."""
@@ -29,18 +30,21 @@ CHUNKS_PER_COMMIT = 10
 _encode = msgspec.msgpack.encode
 
 
+class Dataset(msgspec.Struct, frozen=True):
+    """What was read."""
+
+    prompts: int
+    """Usable rows."""
+    bad_rows: int
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What a start of the run has before it."""
 
-    prompts: int
-    """Usable rows of the dataset."""
-    bad_rows: int
     rollouts: int
     """Prompts times samples."""
     done: int
     """Of those, done already."""
-    moved: int
-    """Prompts known from before whose place in the dataset is another now."""
     batches: dict[int, int]
     """Batch number → rollouts to run in it."""
 
@@ -49,20 +53,17 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(self.batches.values())
 
 
-def make_plan(
+def read_into_ledger(
     ledger: Ledger,
     rows: Iterable[Prompt | BadRow],
     *,
     num_samples: int,
-    batch_size: int,
-    first_batch: int,
     bad_row: Callable[[BadRow], None],
     planned: Callable[[int], None],
-) -> Plan:
-    """Bring the ledger's prompts in line with the dataset and batch what is not done.
+) -> Dataset:
+    """Bring the ledger's prompts in line with the dataset.
 
-    `first_batch`: no batch gets a lower number. `bad_row` gets each unusable row, `planned` how many rows were read so far.
-    Raises `DatasetError` when no row is usable.
+    `bad_row` gets each unusable row, `planned` how many rows were read so far. Raises `DatasetError` when no row is usable.
     """
     db = ledger.db
     # temporary tables spill to disk: which prompts this dataset has, and how often a content was seen more than once
@@ -70,7 +71,7 @@ def make_plan(
     db.execute("CREATE TEMP TABLE IF NOT EXISTS equal_rows (content BLOB PRIMARY KEY, count INTEGER) WITHOUT ROWID")
     db.execute("DELETE FROM seen")
     db.execute("DELETE FROM equal_rows")
-    usable, bad, moved, first_bad = 0, 0, 0, None
+    usable, bad, first_bad = 0, 0, None
     chunks = _chunks(rows)
     more = True
     while more:
@@ -86,32 +87,37 @@ def make_plan(
                         first_bad = first_bad or row
                         bad_row(row)
                 usable += len(prompts)
-                moved += _plan_prompts(db, prompts)
+                if _plan_prompts(db, prompts):
+                    mark_stale(ledger)
                 planned(usable + bad)
     if not usable:
         first = f"; line {first_bad.line}: {first_bad.reason}" if first_bad else ""
         raise DatasetError(f"the dataset has no usable row ({bad} unusable{first})")
     with ledger.transaction():
-        moved += db.execute(
-            "UPDATE prompts SET position = NULL WHERE position IS NOT NULL AND id NOT IN (SELECT prompt_id FROM seen)"
-        ).rowcount
+        gone = "UPDATE prompts SET position = NULL WHERE position IS NOT NULL AND id NOT IN (SELECT prompt_id FROM seen)"
+        if db.execute(gone).rowcount:
+            mark_stale(ledger)
         db.executemany(
             "INSERT INTO rollouts (prompt_id, sample_index) SELECT s.prompt_id, ?1 FROM seen s WHERE NOT EXISTS"
             " (SELECT 1 FROM rollouts r WHERE r.prompt_id = s.prompt_id AND r.sample_index = ?1) ORDER BY s.prompt_id",
             [(sample,) for sample in range(num_samples)],
         )
         db.execute("DELETE FROM rollouts WHERE outcome = 'pending' AND attempts = 0 AND sample_index >= ?", (num_samples,))
+    return Dataset(usable, bad)
+
+
+def make_plan(ledger: Ledger, *, num_samples: int, batch_size: int, first_batch: int) -> Plan:
+    """Batch what is not done of the ledger's prompts. `first_batch`: no batch gets a lower number."""
+    db = ledger.db
+    with ledger.transaction():
         _number_batches(ledger, num_samples, batch_size, first_batch)
     wanted = f"FROM rollouts r JOIN prompts p ON p.id = r.prompt_id WHERE {WANTED}"
     still_open = f"SELECT r.batch_num, count(*) {wanted} AND {IS_OPEN} GROUP BY 1"
     batches = dict(db.execute(still_open, (num_samples,)).fetchall())
     (total,) = db.execute(f"SELECT count(*) {wanted}", (num_samples,)).fetchone()
     return Plan(
-        prompts=usable,
-        bad_rows=bad,
         rollouts=total,
         done=total - sum(batches.values()),
-        moved=moved,
         batches=batches,
     )
 
@@ -156,7 +162,7 @@ class _Known(NamedTuple):
 
 
 def _plan_prompts(db: sqlite3.Connection, prompts: Sequence[Prompt]) -> int:
-    """Plan one chunk, in a few statements for all of it. Returns how many prompts were known and have moved."""
+    """Plan one chunk, in a few statements for all of it. Returns how many known prompts have moved or changed."""
     contents = [prompt_key(prompt, 0) for prompt in prompts]
     known = _look_up(db, contents)
     numbers = _number_equal_rows(db, contents, known)
@@ -180,7 +186,7 @@ def _plan_prompts(db: sqlite3.Connection, prompts: Sequence[Prompt]) -> int:
     db.executemany("UPDATE prompts SET position = ? WHERE id = ?", moved)
     db.executemany("INSERT OR REPLACE INTO payloads VALUES (?, ?)", payloads)
     db.executemany("INSERT INTO seen VALUES (?)", ids)
-    return len(moved)
+    return len(moved) + len(payloads) - len(new)
 
 
 def _look_up(db: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, _Known]:

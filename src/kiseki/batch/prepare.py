@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from kiseki.agent.prefill import read_prefill
 from kiseki.agent.rollout import tools_json
 from kiseki.batch.adopt import batch_files
 from kiseki.batch.config import BatchConfig
-from kiseki.batch.prompts import check_dataset, to_prompt
+from kiseki.batch.prompts import check_dataset
 from kiseki.errors import UsageError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import RunInfo
@@ -95,21 +96,6 @@ def by_reason(unavailable: dict[str, str]) -> dict[str, list[str]]:
     for name, why in unavailable.items():
         reasons.setdefault(why, []).append(name)
     return reasons
-
-
-def read_prefill(file: str) -> tuple[Message, ...]:
-    """The few-shot messages of `--prefill_messages_file`: a JSON array of {role, content}."""
-    if not file:
-        return ()
-    try:
-        listed = msgspec.json.decode(Path(file).read_bytes())
-        messages = to_prompt(0, {"prompt": [*listed, {"role": "user", "content": "."}]}).messages[:-1]
-    except OSError as error:
-        raise UsageError(f"cannot read --prefill_messages_file {file}: {error.strerror}") from error
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
-        reason = str(error).replace("'prompt'", "the array")
-        raise UsageError(f"--prefill_messages_file {file} must hold a JSON array of {{role, content}}: {reason}") from error
-    return messages
 
 
 def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ...]) -> RunInfo:

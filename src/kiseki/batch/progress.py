@@ -1,7 +1,7 @@
 """What the screen shows while a run goes: one live line on a terminal, plain lines every few seconds elsewhere.
 
-Drawn by a thread of its own at most once a second, from a `Tally` that the driver keeps: it never holds up a rollout and
-takes well under 1 % of a core.
+Drawn by a thread of its own at most once a second, from a `Tally` that the driver keeps and lines that it leaves: however slow
+the screen, it never holds up a rollout, and it takes well under 1 % of a core.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Progress:
         self._verbose = verbose
         self._window: deque[tuple[float, int]] = deque([(time.monotonic(), tally.done + tally.failed)])
         self._kinds: Counter[str] = Counter()
+        self._lines: deque[tuple[str, str]] = deque()  # (text, style), to be printed by the thread
         self._end = threading.Event()
         self._live = (
             Live(console=console, auto_refresh=False, transient=True, get_renderable=lambda: Text(self.line()))
@@ -53,14 +54,23 @@ class Progress:
         self._thread.join()
         if self._live:
             self._live.stop()
+        self._print_lines()
         self._console.print(Text(self.line()), soft_wrap=True)
 
     def _draw(self) -> None:
-        while not self._end.wait(DRAW_SECONDS if self._live else PLAIN_SECONDS):
+        plain_due = time.monotonic() + PLAIN_SECONDS
+        while not self._end.wait(DRAW_SECONDS):
+            self._print_lines()
             if self._live:
                 self._live.refresh()
-            else:
+            elif time.monotonic() >= plain_due:
+                plain_due += PLAIN_SECONDS
                 self._console.print(Text(self.line()), soft_wrap=True)
+
+    def _print_lines(self) -> None:
+        while self._lines:
+            text, style = self._lines.popleft()
+            self._console.print(Text(text), style=style, soft_wrap=True)
 
     def log(self, message: str) -> None:
         """A line above the progress; of many alike only the first few, unless verbose."""
@@ -68,14 +78,14 @@ class Progress:
         self._kinds[kind] += 1
         seen = self._kinds[kind]
         if self._verbose or seen <= SAME_SHOWN:
-            self._console.print(Text(message), style="yellow", soft_wrap=True)
+            self._lines.append((message, "yellow"))
             if seen == SAME_SHOWN and not self._verbose:
-                self._console.print(Text("… more like this are counted, not shown (--verbose shows all)"), style="yellow")
+                self._lines.append(("… more like this are counted, not shown (--verbose shows all)", "yellow"))
 
     def detail(self, message: str) -> None:
         """A line that only `--verbose` shows."""
         if self._verbose:
-            self._console.print(Text(message), soft_wrap=True)
+            self._lines.append((message, ""))
 
     def line(self) -> str:
         """The state in one line, counted in rollouts."""

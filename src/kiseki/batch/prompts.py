@@ -19,20 +19,14 @@ import msgspec
 import zstandard
 
 from kiseki.errors import DatasetError
+from kiseki.trajectory.chat import kind_of, read_message
 from kiseki.trajectory.text import clean_text
-from kiseki.trajectory.types import Message, Prompt, Role
+from kiseki.trajectory.types import Message, Prompt
 
-MAX_PROMPT_BYTES = 8_000_000
+MAX_PROMPT_CHARS = 8_000_000
 """About 2 million tokens: longer than any context window, so a longer one is a mistake in the dataset."""
-ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-}
 HF_PREFIX = "hf://"
+COMPRESSED = (".gz", ".zst")
 
 
 class BadRow(msgspec.Struct, frozen=True):
@@ -65,19 +59,21 @@ def read_prompts(dataset: str, max_samples: int | None = None) -> Iterator[Promp
 
 
 def check_dataset(dataset: str) -> None:
-    """Raises `DatasetError` when the dataset is plainly not there; reads nothing (it may be a pipe)."""
+    """Raises `DatasetError` when the dataset is plainly not there or of no kind; reads nothing (it may be a pipe)."""
     if not dataset.startswith(HF_PREFIX):
         path = Path(dataset)
         if not path.exists():
             raise DatasetError(f"dataset file not found: {dataset}")
         if path.is_dir():
             raise DatasetError(f"dataset is a folder, not a file: {dataset}")
+        if path.suffix in COMPRESSED and _format(path) == ".parquet":
+            raise DatasetError(f"a parquet file is read as it is, not inside {path.suffix}: unpack {dataset} first")
 
 
 def to_prompt(index: int, row: Any) -> Prompt:
     """One row as a `Prompt`. Raises `ValueError` with the reason for a row that has no usable one."""
     if not isinstance(row, dict):
-        raise ValueError(f"the row is {_kind(row)}, not a JSON object")
+        raise ValueError(f"the row is {kind_of(row)}, not a JSON object")
     rest = {key: value for key, value in row.items() if key not in ("prompt", "image", "docker_image", "cwd")}
     image = _text_column(row, "image") or _text_column(row, "docker_image")
     return Prompt(
@@ -85,7 +81,7 @@ def to_prompt(index: int, row: Any) -> Prompt:
         messages=_messages(row.get("prompt")),
         image=image,
         cwd=_text_column(row, "cwd"),
-        source=_to_json(rest),
+        source=_to_json(rest) if rest else "{}",
     )
 
 
@@ -94,7 +90,7 @@ def _text_column(row: dict[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ValueError(f"column {name!r} is {_kind(value)}, not text")
+        raise ValueError(f"column {name!r} is {kind_of(value)}, not text")
     return clean_text(value.strip())
 
 
@@ -104,37 +100,16 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         messages: tuple[Message, ...] = (Message(role="user", content=clean_text(prompt)),)
     elif isinstance(prompt, list):
-        messages = tuple(_message(number, each) for number, each in enumerate(prompt))
+        messages = tuple(read_message(each, f"message {number} in 'prompt'") for number, each in enumerate(prompt))
         if not messages or messages[-1].role != "user":
             raise ValueError("the messages in 'prompt' do not end with the user's")
     else:
-        raise ValueError(f"'prompt' is {_kind(prompt)}, not text or a list of messages")
+        raise ValueError(f"'prompt' is {kind_of(prompt)}, not text or a list of messages")
     if not messages[-1].content.strip():
         raise ValueError("'prompt' is empty")
-    if sum(len(each.content) for each in messages) > MAX_PROMPT_BYTES:
-        raise ValueError(f"'prompt' is longer than {MAX_PROMPT_BYTES:,} characters")
+    if sum(len(each.content) for each in messages) > MAX_PROMPT_CHARS:
+        raise ValueError(f"'prompt' is longer than {MAX_PROMPT_CHARS:,} characters")
     return messages
-
-
-def _message(number: int, value: Any) -> Message:
-    where = f"message {number} in 'prompt'"
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {_kind(value)}, not an object")
-    role = ROLES.get(str(value.get("role", value.get("from"))))
-    if role is None:
-        raise ValueError(f"{where} has the role {value.get('role')!r}; roles are system, user and assistant")
-    content = value.get("content", value.get("value"))
-    if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        content = "\n".join(texts) if len(texts) == len(content) else None
-    if not isinstance(content, str):
-        raise ValueError(f"{where} has no text content")
-    return Message(role=role, content=clean_text(content))
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array", dict: "an object"}
-    return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
 def _to_json(value: dict[str, Any]) -> str:
@@ -167,14 +142,19 @@ def _rows(dataset: str) -> Iterator[tuple[int, Any]]:
     check_dataset(dataset)
     path = Path(dataset)
     try:
-        if path.suffix == ".parquet":
+        if _format(path) == ".parquet":
             yield from enumerate(_parquet(path), 1)
             return
         with ExitStack() as stack:
             stream = _open_text(path, stack)
-            yield from _csv(stream) if ".csv" in path.suffixes else _jsonl(stream)
+            yield from _csv(stream) if _format(path) == ".csv" else _jsonl(stream)
     except (OSError, EOFError, zstandard.ZstdError) as error:
         raise DatasetError(f"cannot read {dataset}: {error}") from error
+
+
+def _format(path: Path) -> str:
+    """The suffix that says what a file holds, whatever it is compressed with."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
 def _open_text(path: Path, stack: ExitStack) -> IO[bytes]:
@@ -210,7 +190,7 @@ def _decode_leniently(line: int, text: bytes) -> Any:
 
 def _csv(stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
     reader = csv.DictReader(io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline=""), restkey="extra_columns")
-    csv.field_size_limit(MAX_PROMPT_BYTES)
+    csv.field_size_limit(MAX_PROMPT_CHARS)
     try:
         for row in reader:
             yield reader.line_num, row

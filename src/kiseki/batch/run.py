@@ -17,7 +17,7 @@ from kiseki.batch.adopt import adopt, adopted_tools, begin_anew, finish_adoption
 from kiseki.batch.config import BatchConfig, default_concurrency
 from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
-from kiseki.batch.plan import Plan, make_plan
+from kiseki.batch.plan import Plan, make_plan, read_into_ledger
 from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
@@ -28,7 +28,7 @@ from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
-from kiseki.views.build import Views, ViewSettings, load_view_settings, save_view_settings
+from kiseki.views.build import Views, ViewSettings, save_view_settings
 from kiseki.views.files import replacing
 from kiseki.views.finish import finish_views
 from kiseki.views.report import print_report
@@ -51,19 +51,23 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         config.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make {config.folder}: {error.strerror}; --output_dir names another place") from error
-    ledger = open_ledger(config.folder, create=True)
+    ledger = None
     try:
+        ledger = open_ledger(config.folder, create=True)
         check_same_run(ledger, prepared.info, config)
         without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
         ledger.start_session(msgspec.json.encode(without_key).decode())
         plan = plan_run(ledger, config, console, prepared)
-        return _run(config, console, prepared, ledger, plan)
-    except UsageError:
-        if created:  # nothing was to be run: take back what was only just made
+    except BaseException as error:
+        if ledger:
+            ledger.close()
+        if created and isinstance(error, UsageError):  # nothing was to be run: take back what was only just made
             for path in config.folder.iterdir():
                 path.unlink()
             config.folder.rmdir()
         raise
+    try:
+        return _run(config, console, prepared, ledger, plan)
     finally:
         ledger.close()
 
@@ -72,7 +76,6 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     toolsets = prepared.toolsets
     names = tuple(tool.name for tool in toolsets.tools)
     view_settings = ViewSettings(config.filters_reasoning, tuple(dict.fromkeys((*names, *adopted_tools(ledger)))))
-    rebuild = plan.moved > 0 or load_view_settings(ledger) not in (None, view_settings)
     ledger.set_meta("run", msgspec.json.encode(prepared.info).decode())
     save_view_settings(ledger, view_settings)
     settings = RolloutSettings(
@@ -115,7 +118,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
                 interrupted = asyncio.run(_drive(driver, progress.log))
             finally:
                 reap(settings.sandbox.label)  # what killed workers left
-    statistics = finish_views(ledger, views, view_settings, console, rebuild=rebuild)
+    statistics = finish_views(ledger, views, view_settings, console)
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
     if interrupted:
@@ -163,36 +166,24 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
     if attempts and not config.resume:
         raise UsageError(f"{config.folder} already has results; --resume goes on with them")
 
-    def plan(bad_row: Callable[[BadRow], None], first_batch: int) -> Plan:
-        with counting_bar(console, "reading the dataset") as planned:
-            return make_plan(
-                ledger,
-                refuse_images(read_prompts(config.dataset_file, config.max_samples), prepared.backend),
-                num_samples=config.num_samples,
-                batch_size=config.batch_size,
-                first_batch=first_batch,
-                bad_row=bad_row,
-                planned=planned,
-            )
-
     def warn(line: str) -> None:
         console.print(Text(line), style="yellow", soft_wrap=True)
 
-    first_batch = max(old_files, default=-1) + 1
     shown: list[BadRow] = []
-    with replacing(config.folder / SKIPPED_ROWS) as file:
+    with replacing(config.folder / SKIPPED_ROWS) as file, counting_bar(console, "reading the dataset") as planned:
 
         def bad_row(row: BadRow) -> None:
             file.write(msgspec.json.encode(row) + b"\n")
             if len(shown) < BAD_ROWS_SHOWN:
                 shown.append(row)
 
-        made = plan(bad_row, first_batch)
-    if made.bad_rows:
+        rows = refuse_images(read_prompts(config.dataset_file, config.max_samples), prepared.backend)
+        dataset = read_into_ledger(ledger, rows, num_samples=config.num_samples, bad_row=bad_row, planned=planned)
+    if dataset.bad_rows:
         for row in shown:
             warn(f"{config.dataset_file} line {row.line}: skipped, {row.reason}")
-        more = f"; the first {len(shown)} are above" if made.bad_rows > len(shown) else ""
-        warn(f"unusable rows skipped: {made.bad_rows:,}, listed in {config.folder / SKIPPED_ROWS}{more}")
+        more = f"; the first {len(shown)} are above" if dataset.bad_rows > len(shown) else ""
+        warn(f"unusable rows skipped: {dataset.bad_rows:,}, listed in {config.folder / SKIPPED_ROWS}{more}")
     else:
         (config.folder / SKIPPED_ROWS).unlink()
     if old_files:
@@ -202,10 +193,10 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
             f"adopted {adopted.rows} rows of {len(old_files)} batch files ({adopted.damaged} damaged,"
             f" {adopted.unmatched} whose prompt is not in the dataset)"
         )
-        made = plan(lambda row: None, first_batch)
     else:
         finish_adoption(ledger, {}, set(adopted_tools(ledger)))
-    return made
+    first_batch = max(old_files, default=-1) + 1
+    return make_plan(ledger, num_samples=config.num_samples, batch_size=config.batch_size, first_batch=first_batch)
 
 
 def refuse_images(rows: Iterable[Prompt | BadRow], backend: str) -> Iterator[Prompt | BadRow]:
@@ -229,7 +220,7 @@ def choose_engine(config: BatchConfig, settings: RolloutSettings, rollouts: int)
 def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, plan: Plan) -> None:
     toolsets = prepared.toolsets
     lines = [
-        f"run {config.run_name}: {plan.prompts:,} prompts, {plan.to_run:,} rollouts to run in {len(plan.batches):,} batches"
+        f"run {config.run_name}: {plan.rollouts:,} rollouts, {plan.to_run:,} to run in {len(plan.batches):,} batches"
         + (f" ({plan.done:,} done before)" if plan.done else ""),
         f"model {config.model.model}, distribution {config.distribution}, sandbox {prepared.backend}",
         f"toolsets: {', '.join((*sorted(toolsets.available), *toolsets.always))}",

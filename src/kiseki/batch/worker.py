@@ -15,6 +15,8 @@ import socket
 import sys
 import traceback
 
+import msgspec
+
 from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.batch import frames
 from kiseki.ledger.types import Attempt
@@ -23,7 +25,7 @@ from kiseki.models.factory import open_model
 from kiseki.tools.toolsets import load_tools
 from kiseki.tools.user_tools import load_user_tools
 from kiseki.trajectory.record import encode_record, summarize
-from kiseki.trajectory.types import RolloutSpec
+from kiseki.trajectory.types import Record, RolloutSpec
 
 
 class Worker:
@@ -41,15 +43,14 @@ class Worker:
         """One rollout, ready for the ledger. Raises nothing but `CancelledError`."""
         tools = self._tools(spec.toolsets)
         record = await run_rollout(spec, self._settings, self._model, tools)
+        try:
+            packed = encode_record(record)
+        except Exception as error:  # something in it that the format cannot hold
+            record = _without_what_happened(record, error)
+            packed = encode_record(record)
         new = tools.hash not in self._sent_tools
         self._sent_tools.add(tools.hash)
-        return Attempt(
-            key=spec.key,
-            summary=summarize(record),
-            record=encode_record(record),
-            tools_hash=tools.hash,
-            tools_json=tools.json if new else "",
-        )
+        return Attempt(spec.key, summarize(record), packed, tools.hash, tools.json if new else "")
 
     def _tools(self, toolsets: tuple[str, ...]) -> ToolsOfRollout:
         if toolsets not in self._combinations:
@@ -58,6 +59,22 @@ class Worker:
 
     async def close(self) -> None:
         await self._model.close()
+
+
+def _without_what_happened(record: Record, error: Exception) -> Record:
+    """A failed record in the place of one that cannot be kept."""
+    return msgspec.structs.replace(
+        record,
+        messages=record.messages[: record.prompt_messages],
+        calls=(),
+        tool_runs=(),
+        unknown_tools=(),
+        outcome="failed",
+        reason=type(error).__name__,
+        error_class=type(error).__name__,
+        error=f"the rollout's record cannot be written: {error}",
+        retryable=False,
+    )
 
 
 def _make_room() -> None:
@@ -83,6 +100,8 @@ async def _serve(connection: socket.socket) -> None:
         try:
             frames.send(writer, await worker.run(spec))
             await writer.drain()
+        except ConnectionError:  # the driver is gone; the reader below has seen it too, and ends everything in order
+            return
         except Exception:  # a bug of ours: with this process gone the driver knows that the rollout is, too
             traceback.print_exc()
             os._exit(1)
@@ -100,12 +119,11 @@ async def _serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    # Ctrl-C goes to the whole terminal group; what it means for a run is the driver's to say
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # what a signal to all processes of a run means is the driver's to say; it tells us by closing the socket
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
-    except (ConnectionError, asyncio.IncompleteReadError):
-        os._exit(1)  # the driver is gone, and with it whoever would read more
     except BaseException:
         traceback.print_exc()
         os._exit(1)

@@ -72,7 +72,7 @@ def _run(flags: argparse.Namespace) -> int:
     from rich.text import Text
 
     from kiseki.agent.agent import COMPLETED_FILE, OTHER_FILE, AIAgent, sample_of
-    from kiseki.batch.prepare import read_prefill
+    from kiseki.agent.prefill import read_prefill
     from kiseki.trajectory.record import own_messages
 
     console = make_console()
@@ -87,7 +87,7 @@ def _run(flags: argparse.Namespace) -> int:
         tools=flags.tools,
         save_trajectories=flags.save_trajectories,
         ephemeral_system_prompt=flags.ephemeral_system_prompt,
-        prefill_messages=[{"role": each.role, "content": each.content} for each in read_prefill(flags.prefill_messages_file)],
+        prefill_messages=read_prefill(flags.prefill_messages_file),
         providers_allowed=model.providers_allowed,
         providers_ignored=model.providers_ignored,
         providers_order=model.providers_order,

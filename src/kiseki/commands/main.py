@@ -27,20 +27,22 @@ UNUSABLE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand in `argv` (default: the process's) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    resumes = arguments[:1] == ["batch"]  # the others have nothing that --resume would go on with
     try:
         return _dispatch(arguments)
     except UsageError as error:
         complain(error)
         return UNUSABLE
     except KeyboardInterrupt:
-        complain(KisekiError("interrupted; everything that was done is saved, --resume goes on"))
+        complain(KisekiError("interrupted" + ("; everything that was done is saved, --resume goes on" if resumes else "")))
         return INTERRUPTED
     except BrokenPipeError:
         go_dark(sys.stdout)
         return UNEXPECTED
     except OSError as error:  # what is on the disk stays whole: files are replaced only when they are complete
         where = f"{error.filename}: " if error.filename else ""
-        complain(KisekiError(f"{where}{error.strerror or error}; what was done before is saved, a run goes on with --resume"))
+        saved = "; what was done before is saved, a run goes on with --resume" if resumes else ""
+        complain(KisekiError(f"{where}{error.strerror or error}{saved}"))
         return UNEXPECTED
     except KisekiError as error:
         complain(error)

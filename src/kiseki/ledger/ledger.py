@@ -33,7 +33,7 @@ PAGE = 500
 """Lines per query when walking a large table, so that memory does not depend on the run's size."""
 
 _DONE_COLUMNS = (
-    "coalesce(p.position, -1), r.sample_index, r.batch_num, r.outcome, r.attempts,"
+    "coalesce(p.position, -1), r.sample_index, r.batch_num, r.outcome,"
     " a.reasoning_turns, a.assistant_turns, a.unknown_tools, y.payload, a.record"
 )
 _DONE_JOINS = "JOIN rollouts r ON r.prompt_id = p.id JOIN attempts a ON a.id = r.attempt_id JOIN payloads y ON y.prompt_id = p.id"
@@ -95,16 +95,16 @@ class Ledger:
 
     def open_rollouts(self, num_samples: int) -> Iterator[OpenRollout]:
         """Every wanted rollout that is pending or failed, in dataset order, siblings together."""
-        last = (-1, -1)
+        last = (-1, -1, -1)
         query = (
-            "SELECT r.id, p.key, y.payload, r.sample_index, r.batch_num, r.attempts, p.position FROM prompts p"
+            "SELECT r.id, p.key, y.payload, r.sample_index, r.batch_num, r.attempts, p.position, p.id FROM prompts p"
             " CROSS JOIN rollouts r ON r.prompt_id = p.id CROSS JOIN payloads y ON y.prompt_id = p.id"
-            f" WHERE {WANTED} AND {IS_OPEN} AND (p.position, r.sample_index) > (?, ?)"
-            " ORDER BY p.position, r.sample_index LIMIT ?"
+            f" WHERE {WANTED} AND {IS_OPEN} AND (p.position, p.id, r.sample_index) > (?, ?, ?)"
+            " ORDER BY p.position, p.id, r.sample_index LIMIT ?"
         )
         while lines := self.db.execute(query, (num_samples, *last, PAGE)).fetchall():
-            for rollout_id, key, payload, sample, batch, attempts, position in lines:
-                last = (position, sample)
+            for rollout_id, key, payload, sample, batch, attempts, position, prompt_id in lines:
+                last = (position, prompt_id, sample)
                 prompt = msgspec.structs.replace(_decode_prompt(payload), index=position)
                 yield OpenRollout(rollout_id, key, prompt, sample, batch, attempts)
 
@@ -116,9 +116,10 @@ class Ledger:
         with self.transaction():
             self.db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (session_seconds, self.session_id))
             for rollout_id, attempt in attempts:
-                self._write(rollout_id, attempt)
+                self.write(rollout_id, attempt)
 
-    def _write(self, rollout_id: int, attempt: Attempt) -> None:
+    def write(self, rollout_id: int, attempt: Attempt) -> None:
+        """Write one ended attempt inside a transaction of the caller's."""
         s, use = attempt.summary, attempt.summary.usage
         if attempt.tools_json:
             self.db.execute("INSERT OR IGNORE INTO tool_schemas VALUES (?, ?)", (attempt.tools_hash, attempt.tools_json))
@@ -151,14 +152,15 @@ class Ledger:
 
     def _walk(self, where: str, order: str) -> Iterator[DoneRollout]:
         query = (
-            f"SELECT {_DONE_COLUMNS}, {order} FROM prompts p {_DONE_JOINS}"
-            f" WHERE {where} AND {_IS_DONE} AND ({order}, r.sample_index) > (?, ?) ORDER BY {order}, r.sample_index LIMIT ?"
+            f"SELECT {_DONE_COLUMNS}, {order}, p.id FROM prompts p {_DONE_JOINS}"
+            f" WHERE {where} AND {_IS_DONE} AND ({order}, p.id, r.sample_index) > (?, ?, ?)"
+            f" ORDER BY {order}, p.id, r.sample_index LIMIT ?"
         )
-        last = (-1, -1)
+        last = (-1, -1, -1)  # with the prompt's id: after a plan that was stopped half-way two may share a position
         while lines := self.db.execute(query, (*last, PAGE)).fetchall():
             for line in lines:
-                last = (line[-1], line[1])
-                yield DoneRollout(*line[:-1])
+                last = (line[-2], line[-1], line[1])
+                yield DoneRollout(*line[:-2])
 
     def done_in_batch(self, batch_num: int) -> Iterator[DoneRollout]:
         """The same for one batch."""

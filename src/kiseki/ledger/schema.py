@@ -11,8 +11,9 @@ The contract, which resume and every view rest on:
 - An outcome is done when its transaction is: the attempt and the rollout's outcome change in one.
 - Nothing here says `discarded`: filters are applied by views, so changing one never runs a model.
 - `tool_schemas`: the tools as they were sent, once per hash. `sessions`: one line per start of the run, with its settings.
-- `meta`: the run's identity (`run`: name, model, distribution, …), all names of its tools (`tools`), the filter of its
-  views (`views`), the schema's version.
+- `meta`: the run's identity (`run`: name, model, distribution, …), what its views depend on (`views`: filter, all names of its
+  tools), whether files on the disk may be older than that (`views_stale`), and that another tool's files were taken over, or
+  that there were none (`adopted`). The schema's version is `PRAGMA user_version`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CREATE TABLE rollouts (
   batch_num INTEGER NOT NULL DEFAULT -1,
   outcome TEXT NOT NULL DEFAULT 'pending' CHECK (outcome IN ('pending', 'completed', 'partial', 'failed')),
   attempts INTEGER NOT NULL DEFAULT 0,
-  attempt_id INTEGER REFERENCES attempts,
+  attempt_id INTEGER,                -- of the attempt that counts (no REFERENCES: a cycle, and a scan per deleted attempt)
   UNIQUE (prompt_id, sample_index)
 );
 CREATE INDEX rollouts_batch ON rollouts (batch_num);

@@ -40,7 +40,6 @@ class DoneRollout(msgspec.Struct, frozen=True):
     sample_index: int
     batch_num: int
     outcome: str
-    attempts: int
     reasoning_turns: int
     assistant_turns: int
     unknown_tools: str

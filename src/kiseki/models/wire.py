@@ -261,19 +261,22 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
+MOST = 2**53
+"""Larger numbers are no counts, and no float holds them exactly."""
+
+
 def _usage(wire: WireUsage | None) -> Usage:
     if wire is None:
         return Usage()
-    cost = wire.cost if isinstance(wire.cost, int | float) else 0.0
     return Usage(
-        int(wire.prompt_tokens or 0),
-        int(wire.completion_tokens or 0),
-        _count(wire.completion_tokens_details, "reasoning_tokens"),
-        _count(wire.prompt_tokens_details, "cached_tokens"),
-        float(cost),
+        int(_number(wire.prompt_tokens)),
+        int(_number(wire.completion_tokens)),
+        int(_number((wire.completion_tokens_details or {}).get("reasoning_tokens"))),
+        int(_number((wire.prompt_tokens_details or {}).get("cached_tokens"))),
+        float(_number(wire.cost)),
     )
 
 
-def _count(details: dict[str, Any] | None, name: str) -> int:
-    value = details.get(name) if details else None
-    return int(value) if isinstance(value, int | float) else 0
+def _number(value: Any) -> int | float:
+    """A count or an amount within what every store can hold; 0 for anything else."""
+    return max(0, min(value, MOST)) if isinstance(value, int | float) else 0

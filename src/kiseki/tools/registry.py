@@ -258,6 +258,7 @@ def _clean(value: Any) -> Any:
 def _finish(content: Any) -> tuple[str, int | None, bool]:
     """The result as text within the size limit, the exit code that it names, and whether anything was cut from it."""
     code = content.get("exit_code") if isinstance(content, dict) else None
+    code = code if type(code) is int and abs(code) < 2**31 else None
     cut = isinstance(content, dict) and content.get("truncated") is True
     if not isinstance(content, str):
         try:
@@ -268,7 +269,7 @@ def _finish(content: Any) -> tuple[str, int | None, bool]:
     if len(text) > MAX_RESULT_BYTES // 4 and len(data := text.encode()) > MAX_RESULT_BYTES:
         return (
             cut_middle(data, MAX_RESULT_BYTES).decode("utf-8", "replace"),
-            code if isinstance(code, int) else None,
+            code,
             True,
         )
-    return text, code if isinstance(code, int) else None, cut
+    return text, code, cut

@@ -6,7 +6,7 @@ All of them can be deleted and made again. None is read to make another.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,24 @@ def load_view_settings(ledger: Ledger) -> ViewSettings | None:
 
 
 def save_view_settings(ledger: Ledger, settings: ViewSettings) -> None:
-    ledger.set_meta("views", msgspec.json.encode(settings).decode())
+    """Keep them for this run; files made with others are stale from here on."""
+    with ledger.transaction():
+        if load_view_settings(ledger) not in (None, settings):
+            mark_stale(ledger)
+        ledger.db.execute("INSERT OR REPLACE INTO meta VALUES ('views', ?)", (msgspec.json.encode(settings).decode(),))
+
+
+def mark_stale(ledger: Ledger) -> None:
+    """Batch files on the disk may say something else than the ledger. Inside the transaction that makes it so."""
+    ledger.db.execute("INSERT OR REPLACE INTO meta VALUES ('views_stale', '1')")
+
+
+def are_stale(ledger: Ledger) -> bool:
+    return bool(ledger.get_meta("views_stale"))
+
+
+def mark_fresh(ledger: Ledger) -> None:
+    ledger.set_meta("views_stale", "")
 
 
 class Views:
@@ -45,38 +62,45 @@ class Views:
     def __init__(self, ledger: Ledger, settings: ViewSettings) -> None:
         self._ledger = ledger
         self._settings = settings
-        self._schemas: dict[str, str] = {}
+        self.damaged: set[tuple[int, int]] = set()
+        """(prompt_index, sample_index) of rollouts whose record cannot be read; left out of every file."""
 
     def write_batch(self, batch_num: int) -> None:
         """`batch_N.jsonl`: the kept rows of one batch; no file for a batch that has none."""
         path = batch_path(self._ledger.folder, batch_num)
-        if not self._write(path, self._ledger.done_in_batch(batch_num)):
-            path.unlink()
+        lines = self._lines(self._ledger.done_in_batch(batch_num))
+        first = next(lines, None)
+        if first is None:
+            path.unlink(missing_ok=True)
+            return
+        with replacing(path) as file:
+            file.write(first)
+            file.writelines(lines)
 
     def write_trajectories(self, written: Callable[[int], None] = lambda rows: None) -> Path:
         """`trajectories.jsonl`: the kept rows of the whole run in dataset order. `written` is told how many so far."""
         path = self._ledger.folder / TRAJECTORIES
-        self._write(path, self._ledger.done_rollouts(), written)
+        with replacing(path) as file:
+            for rows, line in enumerate(self._lines(self._ledger.done_rollouts()), 1):
+                file.write(line)
+                written(rows)
         return path
 
-    def _write(self, path: Path, rollouts: Iterable[DoneRollout], written: Callable[[int], None] = lambda rows: None) -> int:
-        self._schemas = self._ledger.tool_schemas()
-        rows = 0
-        with replacing(path) as file:
-            for done in rollouts:
-                if not self.discards(done):
-                    file.write(row_line(done, self._settings.tools, self._schemas))
-                    rows += 1
-                    written(rows)
-        return rows
-
-    def discards(self, done: DoneRollout) -> str:
-        return discard_reason(
-            assistant_turns=done.assistant_turns,
-            reasoning_turns=done.reasoning_turns,
-            has_unknown_tools=done.unknown_tools != "[]",
-            reasoning_filter=self._settings.reasoning_filter,
-        )
+    def _lines(self, rollouts: Iterable[DoneRollout]) -> Iterator[bytes]:
+        """The rows of those that no filter discards."""
+        schemas = self._ledger.tool_schemas()
+        for done in rollouts:
+            if discard_reason(
+                assistant_turns=done.assistant_turns,
+                reasoning_turns=done.reasoning_turns,
+                has_unknown_tools=done.unknown_tools != "[]",
+                reasoning_filter=self._settings.reasoning_filter,
+            ):
+                continue
+            try:
+                yield row_line(done, self._settings.tools, schemas)
+            except ValueError:
+                self.damaged.add((done.position, done.sample_index))
 
     def stale_batches(self, *, all_of_them: bool) -> list[int]:
         """Batches with done rollouts that have no file yet, or all of them."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from kiseki.ledger.ledger import WANTED, Ledger
+from kiseki.ledger.ledger import IS_OPEN, WANTED, Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.views.build import ViewSettings
 from kiseki.views.files import replacing
@@ -62,7 +64,7 @@ class Statistics(msgspec.Struct):
 
 
 def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
-    """Count everything. Reads each attempt's columns once; no record is unpacked."""
+    """Count everything. One walk over the done rollouts and one over the attempts; no record is unpacked."""
     db = ledger.db
     run = msgspec.json.decode(ledger.get_meta("run"), type=RunInfo)
     tools = {name: ToolStatistics() for name in settings.tools}
@@ -70,11 +72,15 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
     discarded: Counter[str] = Counter()
     stop_reasons: Counter[str] = Counter()
     turns = with_reasoning = 0
+    latencies = {name: array("d") for name in ("rollout", "model", "tools")}
     facts = db.execute(
-        "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts"
+        "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts,"
+        " a.seconds, a.model_seconds, a.tool_seconds"
         " FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
     )
-    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts in facts:
+    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, *seconds in facts:
+        for values, value in zip(latencies.values(), seconds, strict=True):
+            values.append(value)
         reason = discard_reason(
             assistant_turns=assistant_turns,
             reasoning_turns=reasoning_turns,
@@ -98,10 +104,12 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
             each.success_rate = round(100 * each.success / each.count, 2)
             each.failure_rate = round(100 * each.failure / each.count, 2)
     wanted = f"FROM prompts p JOIN rollouts r ON r.prompt_id = p.id LEFT JOIN attempts a ON a.id = r.attempt_id WHERE {WANTED}"
-    by_class = f"SELECT a.error_class, count(*) {wanted} AND r.outcome = 'failed' GROUP BY 1 ORDER BY 2 DESC"
-    failed = dict(db.execute(by_class, (run.num_samples,)).fetchall())
-    outcomes["failed"] = sum(failed.values())
-    outcomes["pending"] = _one(db.execute(f"SELECT count(*) {wanted} AND r.outcome = 'pending'", (run.num_samples,)))
+    still_open = f"SELECT r.outcome, a.error_class, count(*) {wanted} AND {IS_OPEN} GROUP BY 1, 2 ORDER BY 3 DESC, 2"
+    failed: dict[str, int] = {}
+    for outcome, error_class, count in db.execute(still_open, (run.num_samples,)):
+        outcomes[outcome] += count
+        if outcome == "failed":
+            failed[error_class] = count
     total = db.execute(
         "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
         " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cost), 0.0) FROM attempts"
@@ -129,7 +137,7 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         attempts=total[0],
         tokens=dict(zip(("prompt", "completion", "reasoning", "cached"), total[1:5], strict=True)),
         cost=round(float(total[5]), 6),
-        latency={name: _percentiles(ledger, column) for name, column in _LATENCIES},
+        latency={name: _percentiles(values) for name, values in latencies.items()},
     )
 
 
@@ -140,21 +148,10 @@ def write_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
     return statistics
 
 
-_LATENCIES = (("rollout", "seconds"), ("model", "model_seconds"), ("tools", "tool_seconds"))
-
-
-def _percentiles(ledger: Ledger, column: str) -> dict[str, float]:
-    done = "FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
-    count = _one(ledger.db.execute(f"SELECT count(*) {done}"))
-    if not count:
-        return {}
-    found = {}
-    for percent in PERCENTILES:
-        # nearest rank
-        at = max(0, -(-count * percent // 100) - 1)
-        value = _one(ledger.db.execute(f"SELECT a.{column} {done} ORDER BY a.{column} LIMIT 1 OFFSET ?", (at,)))
-        found[f"p{percent}"] = round(float(value), 3)
-    return found
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    """By nearest rank; none of nothing."""
+    ranked = sorted(values)
+    return {f"p{percent}": round(ranked[-(-len(ranked) * percent // 100) - 1], 3) for percent in PERCENTILES if ranked}
 
 
 def _one(cursor: Any) -> Any:
