@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -174,6 +175,91 @@ asyncio.run(main())
     assert not [pid for pid, path in commands if path.exists() and path.read_bytes().rstrip(b"\0").endswith(marks)]
     assert not (folders.base() / f"{LABEL}-killed").exists()
     assert reap(f"{LABEL}-killed") == 0
+
+
+def stalling(folder: Path) -> Path:
+    """A bwrap that stays for ever where it is for some microseconds: its child waits for word from it, and does not yet die with
+    it."""
+    os.mkfifo(folder / "never")
+    program = folder / "bwrap"
+    program.write_text(
+        f"#!/bin/bash\nexport -n PWD OLDPWD\nexec 8>/dev/null 9<>{folder}/never\n"
+        f'for word; do shift; [ "$word" = --disable-userns ] || set -- "$@" "$word"; done\n'  # Excluded by the next options.
+        f'exec {bubblewrap.working_program()[0]} --info-fd 8 --userns-block-fd 9 "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def opening(label: str) -> list[int]:
+    """Processes of a bwrap that opens a sandbox with this label: it and its child."""
+    found = []
+    for pid in processes.every_pid():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            process = processes.look(pid)
+            if process and process.running and words[0].endswith(b"bwrap") and f"/{label}/".encode() in b" ".join(words):
+                found.append(pid)
+    return found
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + QUICK
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.mark.parametrize("outer_too", [False, True])
+def test_a_worker_killed_while_one_opens_leaves_what_reap_finds(tmp_path: Path, outer_too: bool) -> None:
+    label = f"{LABEL}-opening"
+    code = f"""
+import asyncio
+from kiseki.sandboxes import bubblewrap
+from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+
+bubblewrap.working_program = lambda: ({str(stalling(tmp_path))!r}, "")
+asyncio.run(open_sandbox(SandboxSettings(backend="bubblewrap", label="{label}.1")))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as worker:
+        assert until(lambda: len(opening(f"{label}.1")) == 2)
+        outer, inner = sorted(opening(f"{label}.1"), key=lambda pid: pid not in processes.children(worker.pid))
+        worker.send_signal(signal.SIGKILL)
+    if outer_too:
+        os.kill(outer, signal.SIGKILL)
+        assert until(lambda: opening(f"{label}.1") == [inner])
+    assert reap(f"{label}.2") == 0
+    assert inner in opening(f"{label}.1")
+    assert reap(label) == 1
+    assert opening(f"{label}.1") == []
+
+
+def test_cancelling_while_one_opens_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = str(stalling(tmp_path))
+    monkeypatch.setattr(bubblewrap, "working_program", lambda: (program, ""))
+    label = f"{LABEL}-cancelled"
+
+    async def main() -> None:
+        task = asyncio.create_task(open_sandbox(SandboxSettings(backend="bubblewrap", label=label)))
+        assert await asyncio.to_thread(until, lambda: len(opening(label)) == 2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert opening(label) == []
+    assert not (folders.base() / label).exists()
+
+
+def test_a_cwd_leads_nowhere_on_the_host(tmp_path: Path) -> None:
+    async def main() -> None:
+        # While bwrap builds the sandbox, the host's root is there under this name.
+        cwd = f"/proc/self/root/oldroot{tmp_path}/made"
+        box = await open_sandbox(SandboxSettings(backend="bubblewrap", label=LABEL), cwd=cwd)
+        await box.close()
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_ordinary_user_can_have_them(tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from kiseki.sandboxes.pipes import Kept, MarkerSearch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiseki.sandboxes.pipes import Kept, LineDrop, MarkerSearch
 
 MARKER = b"\x1e0123abcd"
 STREAM = b"out\x1e0123abce\x1e\x1e" + MARKER + b"7:/a:b\0late"
@@ -54,3 +58,20 @@ def test_kept_does_not_grow() -> None:
         kept.add(b"x" * 65_536)
     assert kept.total == 65_536_000
     assert len(kept._head) + len(kept._tail) < 200_000
+
+
+@given(st.data())
+def test_lines_are_dropped_however_the_reads_cut_them(data: st.DataObject) -> None:
+    noise = b"bash: [12: 1 (255)] noise\n"
+    text = data.draw(
+        st.lists(st.sampled_from([b"a", b"b", b"bash: ", b"bash: [", b"bash: [1: ", b"\n", noise, b"x" * 50])).map(b"".join)
+    )
+    pattern = re.compile(rb"bash: \[\d+: \d+ \(\d+\)\] noise\n")
+    drop = LineDrop(b"bash: [", pattern, 40)
+    given_on = b""
+    left = text
+    while left:
+        size = data.draw(st.integers(1, 30))
+        given_on += drop.feed(left[:size])
+        left = left[size:]
+    assert given_on + drop.held() == pattern.sub(b"", text)

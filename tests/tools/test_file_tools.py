@@ -162,6 +162,41 @@ def test_patch_in_several_files(play: Play) -> None:
     play(scenario)
 
 
+def test_a_patch_deletes_binary_files(play: Play) -> None:
+    async def scenario(box: Any) -> None:
+        make = r"printf '\211PNG\r\n\0\377\n' >p.png; cp p.png q.png; echo a >a"
+        look = "for f in a p.png q.png r; do [ -e $f ] && md5sum $f; done"
+        await box.sh(f"mkdir work; cd work; {make}")
+        before = await box.sh(look)
+
+        # What fails after the deletion brings the same bytes back.
+        write = box.sandbox.write_file
+
+        async def failing(path: str, data: bytes) -> None:
+            if path == "r":
+                raise ToolError("disk full")
+            await write(path, data)
+
+        patch = "*** Begin Patch\n*** Delete File: p.png\n*** Add File: r\n+r\n*** End Patch"
+        box.sandbox.write_file = failing
+        assert "nothing was changed: disk full" in await box.error("patch", patch=patch)
+        assert await box.sh(look) == before
+        box.sandbox.write_file = write
+
+        answer = await box("patch", patch=patch)
+        assert answer["diff"] == "Binary files p.png and /dev/null differ\n--- /dev/null\n+++ r\n@@ -0,0 +1 @@\n+r\n"
+        assert answer["files_changed"] == ["p.png", "r"]
+        assert await box.sh("ls") == "a\nq.png\nr\n"
+
+        update = "*** Begin Patch\n*** Delete File: a\n*** Update File: q.png\n@@\n-x\n+y\n*** End Patch"
+        assert "it cannot be patched as text" in await box.error("patch", patch=update)
+        replace = "*** Begin Patch\n*** Delete File: q.png\n*** Add File: q.png\n+text\n*** End Patch"
+        assert (await box("patch", patch=replace))["diff"] == "Binary files q.png and q.png differ\n"
+        assert await box.sh("ls; cat q.png") == "a\nq.png\nr\ntext\n"
+
+    play(scenario)
+
+
 def test_a_patch_is_done_whole_or_not_at_all(play: Play) -> None:
     async def scenario(box: Any) -> None:
         await box.sh(f"mkdir work; cd work; {FILES}")

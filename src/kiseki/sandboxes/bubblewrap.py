@@ -17,13 +17,14 @@ import os
 import shlex
 import shutil
 import threading
+import time
 from pathlib import Path
 
 from kiseki.errors import KisekiError, SandboxError
 from kiseki.sandboxes import cgroup, folders
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.launch import Blueprint, fifo_folder, launch
-from kiseki.sandboxes.python import STANDARD_PATH, python_folder
+from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH, python_folder
 from kiseki.sandboxes.shell import INTERACTIVE, QUIET, ShellSandbox
 
 HOME = "/home/user"
@@ -71,12 +72,16 @@ PROC_HIDDEN = (
     "/proc/timer_stats",
 )
 """Both lists are those of container engines, whose root stands where our user does when root runs us."""
+COOKIE = "KISEKI_SANDBOX"
+"""In the environment of bwrap alone, not of what runs inside: until the sandbox stands, nothing else tells whose bwrap it is."""
+PROBE_LABEL = "probe-"
+"""Before the process number."""
 PROBE_TIMEOUT = 60.0
 """Seconds; a sandbox opens in about 20 ms, but a machine under load may take long."""
 
 
 async def open_bubblewrap(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
-    """A started sandbox. Raises SandboxError."""
+    """A started sandbox. Raises SandboxError, and UsageError for a `cwd` that cannot be had."""
     program, reason = working_program()
     if not program:
         raise SandboxError(reason)
@@ -90,12 +95,12 @@ async def _open(program: str, limits: Limits, *, label: str, cwd: str) -> ShellS
     if group and "memory" in group.folders:
         # Files in memory count against its limit: half of that is left to the processes when the disk is full.
         disk = min(disk, max(limits.memory_mb // 2, 1))
-    cwd = folders.normal(cwd if cwd.startswith("/") else f"{HOME}/{cwd}")
+    cwd = folders.normal(cwd if cwd.startswith("/") else f"{HOME}/{folders.below_home(cwd)}")
     prefix = python_folder()
     shell = "bash" if shutil.which("bash", path="/usr/bin:/bin") else "sh"
     blueprint = Blueprint(
         # The first process must reap the orphans. Bash does it at once, `sh` with its next program.
-        argv=[program, *_view(limits, disk, cwd, fifo_folder(folder), prefix), *INTERACTIVE[shell]],
+        argv=[program, *_view(limits, disk, fifo_folder(folder), prefix), *INTERACTIVE[shell]],
         environment={
             "PATH": f"{STANDARD_PATH}:{prefix}/bin" if prefix else STANDARD_PATH,
             "HOME": HOME,
@@ -103,6 +108,8 @@ async def _open(program: str, limits: Limits, *, label: str, cwd: str) -> ShellS
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "USER": "user",
+            **PYTHON_VARIABLES,
+            COOKIE: f"{folder}/",
         },
         setup="; ".join([f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in ETC_MADE.items()] + [QUIET[shell]]),
         home=HOME,
@@ -120,7 +127,7 @@ async def _open(program: str, limits: Limits, *, label: str, cwd: str) -> ShellS
     return await launch(blueprint, folder, group, limits)
 
 
-def _view(limits: Limits, disk: int, cwd: str, fifos: Path, prefix: str) -> list[str]:
+def _view(limits: Limits, disk: int, fifos: Path, prefix: str) -> list[str]:
     """bwrap's options."""
     # No further user namespace inside: in one, a command would have capabilities, and could mount the control groups.
     options = ["--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -142,7 +149,7 @@ def _view(limits: Limits, disk: int, cwd: str, fifos: Path, prefix: str) -> list
     options += ["--size", str(SHM_MB * cgroup.MEGABYTE), "--tmpfs", SHARED_MEMORY]
     for name in (TEMPORARY, "/var/tmp"):  # noqa: S108
         options += ["--perms", "1777", "--dir", name]
-    return [*options, "--dir", HOME, "--dir", cwd, "--chdir", HOME, "--"]
+    return [*options, "--dir", HOME, "--chdir", HOME, "--unsetenv", COOKIE, "--"]
 
 
 @functools.cache
@@ -209,10 +216,25 @@ def why_unavailable() -> str:
     return working_program()[1]
 
 
+def dead_probes() -> list[str]:
+    """The labels of probes whose process died meanwhile.
+
+    Old ones only: where machines share the folder for temporary files, another's process number says nothing.
+    """
+    found = []
+    for folder in folders.base().glob(f"{PROBE_LABEL}*"):
+        pid = folder.name.removeprefix(PROBE_LABEL)
+        with contextlib.suppress(OSError):
+            old = time.time() - folder.stat().st_mtime > PROBE_TIMEOUT
+            if old and pid.isdigit() and not Path("/proc", pid).exists():
+                found.append(folder.name)
+    return found
+
+
 async def _probe(path: str) -> str:
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):
-            sandbox = await _open(path, Limits(), label=f"probe-{os.getpid()}", cwd="")
+            sandbox = await _open(path, Limits(), label=f"{PROBE_LABEL}{os.getpid()}", cwd="")
             await sandbox.close()
     except (KisekiError, TimeoutError) as error:
         return str(error) or f"no sandbox started within {PROBE_TIMEOUT:g} s"

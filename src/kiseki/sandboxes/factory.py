@@ -14,6 +14,7 @@ from kiseki.errors import ImageError, SandboxError, UsageError
 from kiseki.sandboxes import bubblewrap, cgroup, folders, processes
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.local import open_local
+from kiseki.trajectory.text import clean_text
 
 BACKENDS = ("bubblewrap", "local")
 """The best first: what "auto" tries, in order."""
@@ -28,7 +29,8 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     """"auto", "bubblewrap" or "local"."""
     limits: Limits = Limits()
     label: str = "run"
-    """The run's name, part of the names of folders and cgroups, by which `reap` finds them."""
+    """The run's name, part of the names of folders and cgroups, by which `reap` finds them. A dot makes a level: each worker of
+    the run "abc" may have its own, as "abc.3"."""
 
 
 def choose_backend(name: str) -> str:
@@ -46,35 +48,43 @@ def choose_backend(name: str) -> str:
 
 
 async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str = "", start_timeout: float = 60) -> Sandbox:
-    """A fresh sandbox; the caller closes it. `cwd` is the folder that its session starts in, made where it is missing.
+    """A fresh sandbox; the caller closes it. `cwd` is the folder that its session starts in, made where it is missing; a
+    relative one, also as `~/…`, is below the home folder.
 
-    Raises ImageError for an image, UsageError as `choose_backend`, SandboxError when it doesn't start in `start_timeout`
-    seconds.
+    Raises ImageError for an image, UsageError as `choose_backend` and for a `cwd` that cannot be had, SandboxError when it
+    doesn't start in `start_timeout` seconds.
     """
     backend = choose_backend(settings.backend)
     if image:
         raise ImageError(f"sandbox backend {backend!r} has no images, so {image!r} cannot be used; choose one that has")
     if "\0" in cwd:
-        raise SandboxError("the working folder's name holds a NUL character")
+        raise UsageError(f"the working folder's name {cwd!r} holds a NUL character")
     opener = bubblewrap.open_bubblewrap if backend == "bubblewrap" else open_local
     try:
         async with asyncio.timeout(start_timeout):
-            return await opener(settings.limits, label=settings.label, cwd=cwd)
+            return await opener(settings.limits, label=settings.label, cwd=clean_text(cwd))
     except TimeoutError:
         raise SandboxError(f"the sandbox did not start within {start_timeout:g} s") from None
 
 
 def reap(label: str) -> int:
-    """Remove what a dead run with this label left here: processes, cgroups, folders. How many sandboxes that were.
+    """Remove what a dead run or worker left here whose label is this one or below it (`abc`: also `abc.3`, never `abcd`):
+    processes, cgroups, folders. How many sandboxes that were.
 
-    For before a run starts its workers: it does not spare a live run's sandboxes of the same label. Blocks.
+    For before a run starts its workers, or for a worker that died: it does not spare live sandboxes of these labels. Removes
+    what dead probes of the backend left too, uncounted. Blocks.
     """
-    folder = folders.base() / folders.clean_label(label)
-    cookie = f"{folder}/".encode()
+    for probe in bubblewrap.dead_probes():
+        _reap(probe)
+    return _reap(label)
+
+
+def _reap(label: str) -> int:
+    cookies = folders.cookies(label)
     groups = list(cgroup.left_over(folders.group_prefix(label)))
 
     def remaining() -> set[int]:
-        pids = {pid for pid in processes.every_pid() if cookie in processes.environment(pid)}
+        pids = set(processes.marked(*cookies))
         pids.update(pid for group in groups for pid in group.pids())
         return {pid for pid in pids if (process := processes.look(pid)) and process.running}
 
@@ -85,7 +95,7 @@ def reap(label: str) -> int:
     while groups and time.monotonic() < end:
         groups = [group for group in groups if not group.remove()]
         time.sleep(0.01 if groups else 0)
-    left = list(folder.iterdir()) if folder.is_dir() else []
+    left = folders.left_over(label)
     for sandbox in left:
         folders.remove(sandbox)
     return len(left)

@@ -71,7 +71,11 @@ def _script(template: str, path: str, folder: str) -> str:
 def _error(verb: str, path: str, folder: str, status: int, said: bytes) -> ToolError:
     if status in _REASONS:
         return ToolError(_REASONS[status].format(path=path, folder=folder))
-    words = said.decode(errors="replace").strip().splitlines()
+    return ToolError(f"cannot {verb} {path}: {reason(said) or f'status {status}'}")
+
+
+def reason(said: bytes) -> str:
+    """Why a program failed, of its words; "" when it said none."""
     # "sh: 7: cannot create /x: Permission denied", "mkdir: cannot create directory '/x': Not a directory": the reason is last.
-    reason = words[-1].rpartition(": ")[2] if words else f"status {status}"
-    return ToolError(f"cannot {verb} {path}: {reason}")
+    words = said.decode(errors="replace").strip().splitlines()
+    return words[-1].rpartition(": ")[2] if words else ""

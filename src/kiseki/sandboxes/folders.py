@@ -1,7 +1,7 @@
 """The private folders of sandboxes on the host: `<tempdir>/kiseki-<uid>/<label>/<random>`, and what a dead run left there.
 
 The names let the next start find what belonged to a run: folders by path, cgroups by a name with the same parts, and stray
-processes by the path in their environment.
+processes by the path in their environment. Labels are a hierarchy: `abc.3` lies below `abc`, and `abcd` does not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from kiseki.errors import SandboxError
 LABEL_LIMIT = 80
 """Characters; a file name may have 255 bytes, and a cgroup's name holds more than the label."""
 
+MAKE_ROUNDS = 100
+
 
 def clean_label(label: str) -> str:
     """`label` as it may stand in names of folders and cgroups."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", label)[:LABEL_LIMIT] or "run"
+    return re.sub(r"^\.|[^A-Za-z0-9_.-]", "-", label)[:LABEL_LIMIT] or "run"
 
 
 def base() -> Path:
@@ -44,11 +47,28 @@ def base() -> Path:
 def make(label: str) -> Path:
     """A new folder for one sandbox. Raises SandboxError."""
     folder = base() / clean_label(label) / secrets.token_hex(8)
-    try:
-        folder.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        raise SandboxError(f"cannot make the sandbox's folder: {error}") from error
+    for rounds_left in reversed(range(MAKE_ROUNDS)):
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+            break
+        except (FileNotFoundError, FileExistsError) as error:  # The label's folder went or came in between, with another sandbox.
+            if not rounds_left:
+                raise SandboxError(f"cannot make the sandbox's folder: {error}") from error
+        except OSError as error:
+            raise SandboxError(f"cannot make the sandbox's folder: {error}") from error
     return folder
+
+
+def left_over(label: str) -> list[Path]:
+    """The folders of all sandboxes with this label or one below it."""
+    name = clean_label(label)
+    return [folder for top in (base() / name, *base().glob(f"{name}.*")) if top.is_dir() for folder in top.iterdir()]
+
+
+def cookies(label: str) -> tuple[bytes, bytes]:
+    """What the environment of every process holds that belongs to a sandbox with this label, or to one with a label below it."""
+    top = base() / clean_label(label)
+    return f"{top}/".encode(), f"{top}.".encode()
 
 
 def group_name(folder: Path) -> str:
@@ -57,6 +77,7 @@ def group_name(folder: Path) -> str:
 
 
 def group_prefix(label: str) -> str:
+    """How the names of the cgroups of this label and of those below it begin."""
     return f"kiseki-{os.getuid()}-{clean_label(label)}."
 
 
@@ -65,20 +86,19 @@ def normal(path: str) -> str:
     return os.path.normpath(f"/{path.lstrip('/')}")
 
 
+def below_home(cwd: str) -> str:
+    """A relative `cwd`, of which `~` and `~/` are the same as nothing."""
+    return "" if cwd == "~" else cwd.removeprefix("~/")
+
+
 def remove(folder: Path) -> None:
     """Remove a sandbox's folder, whatever modes its files have, and the label's with the last one. Never raises."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        _open_folders(folder)
+    with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        # Folders that are closed to us, or one in another a thousand deep: these programs cope with both.
+        for program in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            with contextlib.suppress(OSError):
+                subprocess.run([*program, "--", folder], stdin=subprocess.DEVNULL, capture_output=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()
-
-
-def _open_folders(folder: Path) -> None:
-    """Let us into every folder below that was closed."""
-    with contextlib.suppress(OSError):
-        folder.chmod(0o700)
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                _open_folders(Path(entry.path))

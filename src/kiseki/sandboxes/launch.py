@@ -38,6 +38,7 @@ class Blueprint(NamedTuple):
     argv: list[str]
     """Ends in an interactive `sh`: the supervisor's shell."""
     environment: dict[str, str]
+    """Holds the path of the sandbox's folder somewhere, by which `folders.cookies` finds what a killed worker left."""
     setup: str
     """A line for that shell, before anything else."""
     home: str
@@ -152,10 +153,11 @@ class _Machine:
     async def remove(self) -> None:
         """End every process, wait for that, remove cgroup and folder."""
         if self._process:
-            if self._blueprint.own_namespace:
+            if self._blueprint.own_namespace and self._first:
                 # With its first process the whole namespace dies; the process started here waits for that and ends.
-                processes.send([self._first or self._process.pid], signal.SIGKILL)
+                processes.send([self._first], signal.SIGKILL)
             else:
+                # Also while it opens: the isolating program's child does not yet die with its parent.
                 processes.end_all(self._all_running)
             await processes.wait_exit(self._process, EXIT_TIMEOUT)
         await self._remove_group()
@@ -172,14 +174,14 @@ class _Machine:
             self._supervisor.close()
 
     def _list(self) -> dict[int, processes.Process]:
-        if self._blueprint.own_namespace:
+        if self._blueprint.own_namespace and self._first:
             return processes.descendants(self._first)
-        if self._group:
+        if self._group and not self._blueprint.own_namespace:
             pids = set(self._group.pids())
         else:
-            cookie = str(self._folder).encode()
-            pids = set(processes.descendants(self._first))
-            pids |= {pid for pid in processes.every_pid() if cookie in processes.environment(pid)}
+            assert self._process
+            top = self._first or self._process.pid
+            pids = {*processes.descendants(top), *processes.marked(str(self._folder).encode())}
         return {pid: found for pid in pids - {self._first} if (found := processes.look(pid))}
 
     def _all_running(self) -> list[int]:

@@ -1,21 +1,21 @@
 """Sandboxes that are ordinary processes of this machine: own HOME, TMPDIR and folders, a clean environment, nothing more.
 
 No security boundary: commands can read and change what the user who started the run can, and a literal /tmp is the host's own
-(TMPDIR leads elsewhere). An absolute `cwd` is made below the private folder. On close all processes of the sandbox are killed
-and its folder is removed. A sandbox's processes are those in its cgroup where there is one; else those below its first
-process or with its folder in their environment, so a daemon that cleared its environment survives.
+(TMPDIR leads elsewhere). An absolute `cwd` is made below the private folder, and a relative one must stay in the home folder. On
+close all processes of the sandbox are killed and its folder is removed. A sandbox's processes are those in its cgroup where
+there is one; else those below its first process or with its folder in their environment, so a daemon that cleared its
+environment survives.
 """
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
-from kiseki.errors import SandboxError
+from kiseki.errors import SandboxError, UsageError
 from kiseki.sandboxes import cgroup, folders
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.launch import Blueprint, fifo_folder, launch
-from kiseki.sandboxes.python import STANDARD_PATH, python_folder
+from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH, python_folder
 from kiseki.sandboxes.shell import INTERACTIVE, QUIET, ShellSandbox
 
 LOCAL_WARNING = (
@@ -25,16 +25,19 @@ LOCAL_WARNING = (
 
 
 async def open_local(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
-    """A started sandbox. Raises SandboxError."""
+    """A started sandbox. Raises SandboxError, and UsageError for a `cwd` that cannot be had."""
+    if cwd.startswith("/"):
+        work = f"/root{folders.normal(cwd)}"
+    else:
+        work = folders.normal(f"/home/{folders.below_home(cwd)}")
+        if not f"{work}/".startswith("/home/"):
+            raise UsageError(f"the working folder {cwd!r} leads out of the sandbox's home folder")
     folder = folders.make(label)
     home, temporary = folder / "home", folder / "tmp"
-    work = folders.normal(f"{folder}/root/{cwd}" if cwd.startswith("/") else f"{home}/{cwd}")
     try:
-        if not f"{work}/".startswith(f"{folder}/"):
-            raise SandboxError(f"the working folder {cwd} leads out of the sandbox")
-        for path in (home, temporary, Path(work)):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, SandboxError) as error:
+        for path in (home, temporary):
+            path.mkdir(mode=0o700)
+    except OSError as error:
         folders.remove(folder)
         raise SandboxError(f"cannot make the sandbox's folders: {error}") from error
     prefix = python_folder()
@@ -49,10 +52,11 @@ async def open_local(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "USER": "user",
+            **PYTHON_VARIABLES,
         },
         setup=QUIET[shell],
         home=str(home),
-        cwd=work,
+        cwd=f"{folder}{work}".rstrip("/"),
         shell=shell,
         fifos_inside=str(fifo_folder(folder)),
         own_namespace=False,

@@ -1,4 +1,4 @@
-"""Bytes through pipes on the event loop: writing all of it, reading with bounded memory, finding an end marker.
+"""Bytes through pipes on the event loop: writing all of it, reading with bounded memory, finding an end marker and noise.
 
 Plain descriptors with `add_reader`, since a sandbox has several and asyncio's streams and child watchers cost more than the
 commands that run. Whoever makes one of these objects closes the descriptor.
@@ -10,6 +10,7 @@ import array
 import asyncio
 import fcntl
 import os
+import re
 import termios
 
 READ_SIZE = 65_536
@@ -114,6 +115,33 @@ class Kept:
             return bytes(self._head)
         tail = (self._head[self._half :] + self._tail)[-self._half :]
         return bytes(self._head[: self._half] + tail)
+
+
+class LineDrop:
+    """Takes lines out of a stream, however the reads cut them: those from `start` on that match `pattern`, line break and all."""
+
+    def __init__(self, start: bytes, pattern: re.Pattern[bytes], longest: int) -> None:
+        """`longest`: most bytes of such a line. The first byte of `start` occurs in it only once."""
+        self._start = start
+        self._pattern = pattern
+        self._longest = longest
+        self._carry = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What surely stays."""
+        data = self._carry + data
+        if self._start in data:
+            data = self._pattern.sub(b"", data)
+        at = data.rfind(self._start, max(0, len(data) - self._longest))
+        whole = at >= 0 and b"\n" in data[at:]
+        hold = len(data) - at if at >= 0 and not whole else _torn(data, self._start)
+        self._carry = data[len(data) - hold :]
+        return data[: len(data) - hold]
+
+    def held(self) -> bytes:
+        """What was held back as a possible start of such a line, when no more will come."""
+        held, self._carry = self._carry, b""
+        return held
 
 
 class MarkerSearch:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 HUNT_ROUNDS = 100
-"""How often `end_all` looks again for processes started meanwhile. What it found is stopped and cannot fork: two rounds are
-the rule, and a fork bomb dries up after a few."""
+"""How often `end_all` looks again for processes started meanwhile. What it found is stopped and cannot fork: three rounds
+are the rule, and a fork bomb dries up after a few."""
 
 
 class Process(NamedTuple):
@@ -97,6 +97,16 @@ def environment(pid: int) -> bytes:
         return b""
 
 
+def marked(*cookies: bytes) -> list[int]:
+    """All processes whose environment holds one of these."""
+    found = []
+    for pid in every_pid():
+        block = environment(pid)
+        if any(cookie in block for cookie in cookies):
+            found.append(pid)
+    return found
+
+
 def inner_pid(pid: int) -> int:
     """Its number in its innermost pid namespace (the same number where there is none)."""
     try:
@@ -120,15 +130,22 @@ def send(pids: Iterable[int], number: int) -> None:
 def end_all(find: Callable[[], Iterable[int]]) -> None:
     """SIGKILL everything that `find` returns, until it returns nothing new.
 
-    Each is stopped first: a stopped process neither forks nor notices its child's death, so the set cannot grow behind us.
+    Each is stopped first: a stopped process neither forks nor notices its child's death, so the set cannot grow behind us. But
+    for a fork that was under way (into new namespaces it takes milliseconds): that one ends, unless SIGKILL comes before, so
+    what it made is looked for after that.
     """
     found: set[int] = set()
+    killed: set[int] = set()
     for _ in range(HUNT_ROUNDS):
         new = set(find()) - found
-        if not new:
-            break
-        send(new, signal.SIGSTOP)
-        found |= new
+        if new:
+            send(new, signal.SIGSTOP)
+            found |= new
+        elif found == killed:
+            return
+        else:
+            send(found - killed, signal.SIGKILL)
+            killed = set(found)
     send(found, signal.SIGKILL)
 
 

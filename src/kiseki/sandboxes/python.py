@@ -1,4 +1,4 @@
-"""Where a sandbox finds programs: the standard folders, and a python3 when those have none."""
+"""Where a sandbox finds programs: the standard folders, and a python3 when those have none; and how that python3 behaves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 import sys
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Python takes a module's .pyc for current when the source has the same size and the same time in whole seconds. An agent that
+# edits a file and runs it again is quicker than that, and would see what the old code does.
+PYTHON_VARIABLES = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @functools.cache

@@ -20,16 +20,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import re
 import secrets
 import shlex
 import signal
 from collections.abc import Awaitable, Callable
 
-from kiseki.errors import SandboxError, ToolError
+from kiseki.errors import SandboxError, ToolError, UsageError
 from kiseki.sandboxes import files, processes
 from kiseki.sandboxes.base import ExecResult
-from kiseki.sandboxes.pipes import Kept, MarkerSearch, read_some, waiting_bytes
+from kiseki.sandboxes.pipes import Kept, LineDrop, MarkerSearch, read_some, waiting_bytes
 from kiseki.sandboxes.supervisor import KILLED, NOT_STARTED, Program, Supervisor
 from kiseki.trajectory.text import clean_text, cut_middle
 
@@ -44,6 +46,8 @@ SHELL_START_TIMEOUT = 30.0
 EOF_GRACE = 0.2
 """Seconds between the end of a program's output and word of its exit, after which its reporter must have been killed."""
 HEALTH_TIMEOUT = 10.0
+_PASSING = {os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)}
+"""Reasons for which a folder may be had another time."""
 
 ABORT_SIGNAL = signal.SIGRTMAX
 """Traps run once a killed child is gone and before the shell goes on to the next command. No program uses this signal, and
@@ -70,8 +74,8 @@ _MARK = {
     "bash": r"""\builtin printf '\036{}%s:%.4096s\000' "$?" "${{PWD-}}" """,
     "sh": r"""\command printf '\036{}%s:%.4096s\000' "$?" "${{PWD-}}" """,
 }
-_TTY_NOISE = re.compile(rb"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n")
-"""What an interactive bash without terminal says when a child was killed by a signal."""
+_TTY_NOISE = (b"bash: [", re.compile(rb"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n"), 120)
+"""What an interactive bash without terminal says when a child was killed by a signal: its start, all of it, most bytes."""
 
 
 class ShellSandbox:
@@ -101,8 +105,28 @@ class ShellSandbox:
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the first session. Raises SandboxError."""
+        """Make the working folder and start the first session in it.
+
+        Raises SandboxError, and UsageError when there can be no such folder.
+        """
+        cwd = self._folder
+        if cwd != self._home:
+            await self._make_folder(cwd)
         await self._start_session()
+        if self._folder != cwd:
+            raise UsageError(f"the working folder {cwd[:200]!r} cannot be entered in the sandbox")
+
+    async def _make_folder(self, path: str) -> None:
+        # From inside: for the host, a path through /proc may lead out of the sandbox.
+        try:
+            script = f"exec mkdir -p -- {shlex.quote(path)} 2>&1"
+            status, said, _ = await self._run(script, b"", 4096, SHELL_START_TIMEOUT)
+        except ToolError as error:
+            raise SandboxError(str(error)) from error
+        if status:
+            reason = files.reason(said) or f"status {status}"
+            message = f"the working folder {path[:200]!r} cannot be made in the sandbox: {reason}"
+            raise SandboxError(message) if status in (TIMED_OUT, KILLED) or reason in _PASSING else UsageError(message)
 
     async def exec(self, command: str, *, timeout: float, workdir: str | None = None, max_output: int = 50_000) -> ExecResult:
         command = clean_text(command)
@@ -317,9 +341,10 @@ class _Call:
         nonce = secrets.token_hex(8)
         self.search = MarkerSearch(b"\x1e" + nonce.encode())
         self.kept = kept
+        self._noise = LineDrop(*_TTY_NOISE)
         self._session = session
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        kept.add(leftover)
+        kept.add(self._noise.feed(leftover))
         self._follower = _Follower(session, self._take)
         session.exited.add_done_callback(self._on_exit)
         assert session.stdin
@@ -344,16 +369,15 @@ class _Call:
         return folder if folder.startswith("/") else ""
 
     def output(self) -> bytes:
-        self.kept.add(self.search.held())
-        output = cut_middle(self.kept.data(), self.kept.limit, total=self.kept.total)
-        return _TTY_NOISE.sub(b"", output) if b"tcsetattr" in output else output
+        self.kept.add(self._noise.feed(self.search.held()) + self._noise.held())
+        return cut_middle(self.kept.data(), self.kept.limit, total=self.kept.total)
 
     def close(self) -> None:
         self._follower.close()
         self._session.exited.remove_done_callback(self._on_exit)
 
     def _take(self, data: bytes) -> None:
-        self.kept.add(self.search.feed(data))
+        self.kept.add(self._noise.feed(self.search.feed(data)))
         if self.search.note is not None:
             self._follower.close()
             self._end()

@@ -16,7 +16,7 @@ from kiseki.tools.matching import ending_of, split_lines
 from kiseki.tools.paths import PROBE_SECONDS, MissingFile, absolute, check_path, explain_unreadable
 from kiseki.tools.registry import ToolContext, tool
 from kiseki.tools.replacing import replace_text
-from kiseki.tools.v4a import Edit, apply_patch, named_paths, parse_patch
+from kiseki.tools.v4a import Edit, apply_patch, named_paths, parse_patch, text_paths
 from kiseki.trajectory.text import clean_text, cut_middle
 
 MAX_LINES = 2_000
@@ -75,10 +75,10 @@ async def _write(context: ToolContext, path: str, data: bytes) -> None:
     await context.sandbox.write_file(await absolute(context, path) if path.startswith("~") else path, data)
 
 
-async def _read_text(context: ToolContext, path: str) -> str:
-    """As text from which the same bytes can be made again. Raises `ToolError` for a binary file too."""
+async def _read_text(context: ToolContext, path: str, *, binary: bool = False) -> str:
+    """As text from which the same bytes can be made again. Raises `ToolError` for a binary file too, unless it may be one."""
     data = await _read(context, path)
-    if kind := binary_kind(data):
+    if not binary and (kind := binary_kind(data)):
         raise ToolError(f"{path} is a binary file ({kind}, {len(data):,} bytes): it cannot be patched as text")
     return data.decode("utf-8", "surrogateescape")
 
@@ -205,9 +205,10 @@ async def _patch_files(context: ToolContext, text: str) -> dict[str, Any]:
     changes = parse_patch(text)
     files: dict[str, str | None] = {}
     reasons: dict[str, MissingFile] = {}
+    worked_on = text_paths(changes)
     for path in named_paths(changes):
         try:
-            files[path] = await _read_text(context, path)
+            files[path] = await _read_text(context, path, binary=path not in worked_on)
         except MissingFile as error:
             files[path], reasons[path] = None, error
     for change in changes:
@@ -216,18 +217,18 @@ async def _patch_files(context: ToolContext, text: str) -> dict[str, Any]:
             raise reasons[change.path]
     edits = await _compute(sum(len(each or "") for each in files.values()), apply_patch, changes, files)
     await _carry_out(context, edits)
-    diffs = [
-        unified_diff(
-            edit.moved_from or (edit.path if edit.before is not None else "/dev/null"),
-            edit.path if edit.after is not None else "/dev/null",
-            (files[edit.moved_from] if edit.moved_from else edit.before) or "",
-            edit.after or "",
-        )
-        for edit in edits
-        if edit.path not in {other.moved_from for other in edits}
-    ]
+    leaving = {edit.moved_from for edit in edits}
+    diffs = [_diff(edit, files[edit.moved_from or edit.path]) for edit in edits if edit.path not in leaving]
     diff = cut_middle("".join(diffs).encode(), MAX_DIFF_BYTES).decode("utf-8", "replace")
     return {"success": True, "files_changed": [edit.path for edit in edits], "diff": diff}
+
+
+def _diff(edit: Edit, before: str | None) -> str:
+    old = edit.moved_from or (edit.path if before is not None else "/dev/null")
+    new = edit.path if edit.after is not None else "/dev/null"
+    if "\0" in (before or ""):
+        return f"Binary files {old} and {new} differ\n"
+    return unified_diff(old, new, before or "", edit.after or "")
 
 
 async def _carry_out(context: ToolContext, edits: list[Edit]) -> None:

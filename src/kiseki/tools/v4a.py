@@ -165,6 +165,11 @@ def named_paths(changes: list[FileChange]) -> list[str]:
     return list(dict.fromkeys(path for change in changes for path in (change.path, change.move_to) if path))
 
 
+def text_paths(changes: list[FileChange]) -> set[str]:
+    """Those of the paths whose present content the patch works on; of the others it matters only whether there is a file."""
+    return {change.path for change in changes if change.action == "update"}
+
+
 def apply_hunks(text: str, hunks: list[Hunk], path: str) -> str:
     """`text` with all hunks done. Raises `ToolError` for the first that does not fit."""
     lines = split_lines(text)
