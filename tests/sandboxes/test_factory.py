@@ -114,11 +114,11 @@ def test_labels_are_a_hierarchy() -> None:
             process.wait()
 
 
-def test_dead_probes_are_reaped() -> None:
+def test_sandboxes_of_dead_processes_are_reaped() -> None:
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
     probes = {
-        "dead": folders.make(f"probe-{dead.pid}"),
+        "dead": folders.make(f"agent-{dead.pid}"),
         "alive": folders.make(f"probe-{os.getppid()}"),
         "young": folders.make(f"probe-{2**22 + os.getpid()}"),  # More than any process's number.
     }

@@ -19,7 +19,8 @@ from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.errors import UsageError
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.models.factory import check_model, open_model, with_api_key
-from kiseki.sandboxes.factory import SandboxSettings, choose_backend
+from kiseki.sandboxes.factory import SandboxSettings, choose_backend, reap_orphans
+from kiseki.sandboxes.folders import process_label
 from kiseki.tools.registry import Tool, tools_in
 from kiseki.tools.toolsets import MCP_PREFIX, MODULES, NOT_IN_THIS_VERSION, available_toolsets, load_tools, why_unavailable
 from kiseki.tools.user_tools import load_user_tools
@@ -112,9 +113,10 @@ class AIAgent:
         own = [each for item in tools for each in _own_tools(item)]
         self.toolsets = _choose_toolsets(enabled_toolsets, disabled_toolsets, own)
         self.tools = ToolsOfRollout(load_tools(self.toolsets, own))
+        reap_orphans()
         self._settings = RolloutSettings(
             model=self.model,
-            sandbox=SandboxSettings(backend=choose_backend(sandbox), label=f"agent-{os.getpid()}"),
+            sandbox=SandboxSettings(backend=choose_backend(sandbox), label=process_label("agent")),
             max_turns=max_turns,
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,

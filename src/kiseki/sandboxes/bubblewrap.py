@@ -13,11 +13,9 @@ import asyncio
 import contextlib
 import functools
 import importlib
-import os
 import shlex
 import shutil
 import threading
-import time
 from pathlib import Path
 
 from kiseki.errors import KisekiError, SandboxError
@@ -74,8 +72,6 @@ PROC_HIDDEN = (
 """Both lists are those of container engines, whose root stands where our user does when root runs us."""
 COOKIE = "KISEKI_SANDBOX"
 """In the environment of bwrap alone, not of what runs inside: until the sandbox stands, nothing else tells whose bwrap it is."""
-PROBE_LABEL = "probe-"
-"""Before the process number."""
 PROBE_TIMEOUT = 60.0
 """Seconds; a sandbox opens in about 20 ms, but a machine under load may take long."""
 
@@ -216,25 +212,10 @@ def why_unavailable() -> str:
     return working_program()[1]
 
 
-def dead_probes() -> list[str]:
-    """The labels of probes whose process died meanwhile.
-
-    Old ones only: where machines share the folder for temporary files, another's process number says nothing.
-    """
-    found = []
-    for folder in folders.base().glob(f"{PROBE_LABEL}*"):
-        pid = folder.name.removeprefix(PROBE_LABEL)
-        with contextlib.suppress(OSError):
-            old = time.time() - folder.stat().st_mtime > PROBE_TIMEOUT
-            if old and pid.isdigit() and not Path("/proc", pid).exists():
-                found.append(folder.name)
-    return found
-
-
 async def _probe(path: str) -> str:
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):
-            sandbox = await _open(path, Limits(), label=f"{PROBE_LABEL}{os.getpid()}", cwd="")
+            sandbox = await _open(path, Limits(), label=folders.process_label("probe"), cwd="")
             await sandbox.close()
     except (KisekiError, TimeoutError) as error:
         return str(error) or f"no sandbox started within {PROBE_TIMEOUT:g} s"

@@ -71,12 +71,16 @@ def reap(label: str) -> int:
     """Remove what a dead run or worker left here whose label is this one or below it (`abc`: also `abc.3`, never `abcd`):
     processes, cgroups, folders. How many sandboxes that were.
 
-    For before a run starts its workers, or for a worker that died: it does not spare live sandboxes of these labels. Removes
-    what dead probes of the backend left too, uncounted. Blocks.
+    For before a run starts its workers, or for a worker that died: it does not spare live sandboxes of these labels. Blocks.
     """
-    for probe in bubblewrap.dead_probes():
-        _reap(probe)
+    reap_orphans()
     return _reap(label)
+
+
+def reap_orphans() -> None:
+    """Remove what processes that are gone left under labels of their own (`folders.process_label`)."""
+    for label in folders.orphans():
+        _reap(label)
 
 
 def _reap(label: str) -> int:

@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from kiseki.errors import SandboxError
@@ -22,6 +23,8 @@ LABEL_LIMIT = 80
 """Characters; a file name may have 255 bytes, and a cgroup's name holds more than the label."""
 
 MAKE_ROUNDS = 100
+ORPHAN_SECONDS = 60.0
+"""Without a change in the label's folder."""
 
 
 def clean_label(label: str) -> str:
@@ -57,6 +60,25 @@ def make(label: str) -> Path:
         except OSError as error:
             raise SandboxError(f"cannot make the sandbox's folder: {error}") from error
     return folder
+
+
+def process_label(kind: str) -> str:
+    """A label for sandboxes that belong to this process and to no run."""
+    return f"{kind}-{os.getpid()}"
+
+
+def orphans() -> list[str]:
+    """Labels of `process_label` whose process is gone.
+
+    Old ones only: where machines share the folder for temporary files, another's process number says nothing.
+    """
+    found = []
+    for folder in base().iterdir():
+        owner = re.fullmatch(r"[a-z]+-(\d+)", folder.name)
+        with contextlib.suppress(OSError):
+            if owner and time.time() - folder.stat().st_mtime > ORPHAN_SECONDS and not Path("/proc", owner[1]).exists():
+                found.append(folder.name)
+    return found
 
 
 def left_over(label: str) -> list[Path]:
