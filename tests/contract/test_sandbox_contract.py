@@ -272,10 +272,10 @@ def test_workdir(backend: str) -> None:
 
 def test_cwd_is_made(backend: str) -> None:
     async def body(box: Sandbox) -> None:
-        assert (await out(box, "pwd")).endswith("/work/re po\n")
+        assert (await out(box, "pwd")).endswith("/project/re po\n")
         assert (await out(box, "touch x && ls")) == "x\n"
 
-    for cwd in ("/work/re po", "work/re po", "~/work/re po", "/../work/./re po/"):
+    for cwd in ("/project/re po", "project/re po", "~/project/re po", "/../project/./re po/"):
         within(backend, body, cwd=cwd)
 
 

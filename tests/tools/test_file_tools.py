@@ -13,12 +13,12 @@ Play = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 def test_writing_and_reading(play: Play) -> None:
     async def scenario(box: Any) -> None:
-        await box.sh("mkdir -p work; cd work")
+        await box.sh("mkdir -p fresh; cd fresh")
         written = await box("write_file", path="new/deep/a.txt", content="one\ntwo あ\n")
         assert written == {"bytes_written": 12, "status": "created"}
         assert await box("read_file", path="new/deep/a.txt") == {"content": "1|one\n2|two あ", "total_lines": 2}
-        assert (await box.sh("cat ~/work/new/deep/a.txt")) == "one\ntwo あ\n"
-        assert (await box("read_file", path="~/work/new/deep/a.txt"))["total_lines"] == 2
+        assert (await box.sh("cat ~/fresh/new/deep/a.txt")) == "one\ntwo あ\n"
+        assert (await box("read_file", path="~/fresh/new/deep/a.txt"))["total_lines"] == 2
         assert (await box("write_file", path="new/deep/a.txt", content=""))["status"] == "replaced"
         empty = await box("read_file", path="new/deep/a.txt")
         assert empty == {"content": "", "total_lines": 0, "note": "the file is empty"}
