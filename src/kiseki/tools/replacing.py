@@ -163,14 +163,26 @@ def _merged(there: str, old: str, new: str, indents: dict[str, str], uniform: st
     ending = ending_of(theirs) or uniform
     if there == old and (not ending or ending == ending_of(wanted) or "\r" in new):
         return new
-    result: list[str] = []
-    for tag, i, j, m, n in SequenceMatcher(None, ours, wanted, autojunk=False).get_opcodes():
+    # What both begin and end with first: among equal lines a diff may pair the wrong ones, and with them their bytes there.
+    head = _shared(ours, wanted)
+    tail = _shared(ours[head:][::-1], wanted[head:][::-1])
+    result = theirs[:head]
+    for tag, i, j, m, n in SequenceMatcher(
+        None, ours[head : len(ours) - tail], wanted[head : len(wanted) - tail], autojunk=False
+    ).get_opcodes():
         if tag == "equal":
-            result += theirs[i:j]
+            result += theirs[head + i : head + j]
         else:
-            fresh = (reindent(line, indents) for line in wanted[m:n])
+            fresh = (reindent(line, indents) for line in wanted[head + m : head + n])
             result += [with_ending(line, ending) if ending else line for line in fresh]
-    return "".join(result)
+    return "".join(result + theirs[len(ours) - tail :])
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    """How many lines both begin with."""
+    return next(
+        (at for at, (line, there) in enumerate(zip(one, other, strict=False)) if line != there), min(len(one), len(other))
+    )
 
 
 def _line_number(text: str, position: int) -> int:
