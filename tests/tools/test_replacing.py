@@ -86,6 +86,12 @@ def test_an_exact_unique_match_is_plain_replacement(before: str, old: str, after
     assert replace_text(text, old, new).text == text.replace(old, new)
 
 
+def test_equal_lines_keep_their_own_bytes() -> None:
+    """Two lines that differ only in whitespace, quoted alike: the change between them must not swap them."""
+    text = "a \n\na\n\n"
+    assert replace_text(text, "a\n\na\n", "a\nNEW\na\n").text == "a \nNEW\na\n\n"
+
+
 def _blurred(line: str, how: int) -> str:
     return [line, line.rstrip(" \t") + "  ", "  " + line, line.replace("“", '"'), line.strip(" \t")][how]
 
