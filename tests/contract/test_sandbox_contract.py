@@ -548,6 +548,28 @@ def test_two_sandboxes_and_the_host_are_apart(backend: str, monkeypatch: pytest.
     asyncio.run(main())
 
 
+def test_closing_ends_what_is_pending(backend: str) -> None:
+    """In every order in which the loop may come to it: many at once, so that a race shows."""
+    troubles: list[object] = []
+
+    async def one() -> None:
+        box = await open_sandbox(settings(backend))
+        pending = [sh(box, "sleep 1000"), sh(box, "sleep 1000"), box.run(["sleep", "1000"], timeout=60)]
+        tasks = [asyncio.create_task(each) for each in pending]
+        await asyncio.sleep(0.02)
+        await box.close()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        troubles.extend(each for each in ended if not isinstance(each, SandboxError))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: troubles.append(context))
+        for _ in range(4):
+            await asyncio.gather(*(one() for _ in range(10)))
+
+    asyncio.run(main())
+    assert troubles == []
+
+
 def test_close_leaves_nothing(backend: str) -> None:
     async def main() -> None:
         mark = f"8{os.getpid() % 10_000:04}"

@@ -315,7 +315,7 @@ class _Follower:
 
     def drain(self) -> None:
         """Take what the program left in the pipe, but not what its background processes still add."""
-        left = waiting_bytes(self._program.stdout) if self._open else 0
+        left = waiting_bytes(self._program.stdout) if self._open and self._program.stdout >= 0 else 0
         while left > 0 and self._open and (data := read_some(self._program.stdout)):
             left -= len(data)
             self._take(data)
@@ -323,7 +323,8 @@ class _Follower:
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._loop.remove_reader(self._program.stdout)
+            if self._program.stdout >= 0:  # Not closed with its sandbox.
+                self._loop.remove_reader(self._program.stdout)
 
     def _on_output(self) -> None:
         data = read_some(self._program.stdout)

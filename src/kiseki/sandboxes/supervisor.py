@@ -70,6 +70,9 @@ class Program:
         if self.stdin:
             self.stdin.close()
         if self.stdout >= 0:
+            loop = self.exited.get_loop()
+            if not loop.is_closed():  # Whoever still follows it must not find another file under this number.
+                loop.remove_reader(self.stdout)
             os.close(self.stdout)
             self.stdout = -1
 
