@@ -166,7 +166,8 @@ def test_kill_ends_the_whole_tree(play: Play, monkeypatch: pytest.MonkeyPatch) -
         assert await box.sh(alive) == ""
         assert (await box("process", action="poll", session_id="proc_2"))["status"] == "running"
         answer = await box("process", action="kill", session_id="proc_2")
-        assert (answer["status"], answer["exit_code"]) == ("killed", 143)
+        # by SIGTERM; by SIGKILL where that reached its shell before it had become `sleep`
+        assert (answer["status"], answer["exit_code"] in (143, 137)) == ("killed", True)
 
     play(scenario)
 
