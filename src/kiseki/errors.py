@@ -4,7 +4,7 @@ Code between boundaries does not catch. The rollout boundary (`agent/rollout.py`
 outcome; the command boundary (`commands/main.py`) turns what is left into one line on stderr and an exit status.
 
 `retryable` says whether the same rollout may succeed when tried again; `blame` says whose fault it is:
-"user" (arguments, input), "provider" (the model's endpoint), "sandbox", or "kiseki" (our own bug).
+"user" (arguments, input), "provider" (the model's endpoint), "model", "sandbox", or "kiseki" (our own bug).
 """
 
 from __future__ import annotations

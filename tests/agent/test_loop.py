@@ -12,6 +12,7 @@ import pytest
 
 from kiseki import AgentResult, AIAgent, tool
 from kiseki.models.mock_server import MockServer
+from kiseki.trajectory.sharegpt import from_sharegpt
 
 LOUD = {"name": "shout", "arguments": {"text": "hi"}}
 ANSWER = {"content": "It said {{last_tool_result}}"}
@@ -139,6 +140,9 @@ def test_the_deadline_keeps_what_was_done_and_answers_open_calls() -> None:
     by_id = {each.tool_call_id: each.content for each in result.messages if each.role == "tool"}
     assert by_id["quick"] == "HI", "what had finished by then has happened"
     assert "the time for this task was over" in by_id["never"]
+    back = from_sharegpt(result.conversations)
+    assert [call.id for call in back[3].tool_calls] == ["never", "quick"], "calls and results are paired in the row too"
+    assert [each.tool_call_id for each in back[4:]] == ["never", "quick"]
 
 
 def test_no_reply_in_time_is_a_failure_not_a_trajectory(tmp_path: Path) -> None:

@@ -30,14 +30,6 @@ CHUNKS_PER_COMMIT = 10
 _encode = msgspec.msgpack.encode
 
 
-class Dataset(msgspec.Struct, frozen=True):
-    """What was read."""
-
-    prompts: int
-    """Usable rows."""
-    bad_rows: int
-
-
 class Plan(msgspec.Struct, frozen=True):
     """What a start of the run has before it."""
 
@@ -60,8 +52,8 @@ def read_into_ledger(
     num_samples: int,
     bad_row: Callable[[BadRow], None],
     planned: Callable[[int], None],
-) -> Dataset:
-    """Bring the ledger's prompts in line with the dataset.
+) -> int:
+    """Bring the ledger's prompts in line with the dataset. Returns how many rows are unusable.
 
     `bad_row` gets each unusable row, `planned` how many rows were read so far. Raises `DatasetError` when no row is usable.
     """
@@ -103,7 +95,7 @@ def read_into_ledger(
             [(sample,) for sample in range(num_samples)],
         )
         db.execute("DELETE FROM rollouts WHERE outcome = 'pending' AND attempts = 0 AND sample_index >= ?", (num_samples,))
-    return Dataset(usable, bad)
+    return bad
 
 
 def make_plan(ledger: Ledger, *, num_samples: int, batch_size: int, first_batch: int) -> Plan:

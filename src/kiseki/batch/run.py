@@ -178,12 +178,12 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
                 shown.append(row)
 
         rows = refuse_images(read_prompts(config.dataset_file, config.max_samples), prepared.backend)
-        dataset = read_into_ledger(ledger, rows, num_samples=config.num_samples, bad_row=bad_row, planned=planned)
-    if dataset.bad_rows:
+        unusable = read_into_ledger(ledger, rows, num_samples=config.num_samples, bad_row=bad_row, planned=planned)
+    if unusable:
         for row in shown:
             warn(f"{config.dataset_file} line {row.line}: skipped, {row.reason}")
-        more = f"; the first {len(shown)} are above" if dataset.bad_rows > len(shown) else ""
-        warn(f"unusable rows skipped: {dataset.bad_rows:,}, listed in {config.folder / SKIPPED_ROWS}{more}")
+        more = f"; the first {len(shown)} are above" if unusable > len(shown) else ""
+        warn(f"unusable rows skipped: {unusable:,}, listed in {config.folder / SKIPPED_ROWS}{more}")
     else:
         (config.folder / SKIPPED_ROWS).unlink()
     if old_files:

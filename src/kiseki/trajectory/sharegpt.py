@@ -68,18 +68,21 @@ def to_sharegpt(messages: Sequence[Message], tools: msgspec.Raw | str) -> list[T
     """
     own_system = [each.content for each in messages if each.role == "system"]
     turns = [Turn("system", "\n\n".join([_tools_text(tools), *own_system]))]
-    results: list[str] = []
+    results: list[Message] = []
+    place: dict[str, int] = {}  # of each call in its turn; results may have come in another order
 
     def flush() -> None:
         if results:
-            turns.append(Turn("tool", "\n".join(results)))
+            results.sort(key=lambda result: place.get(result.tool_call_id, len(place)))
+            turns.append(Turn("tool", "\n".join(map(_response_text, results))))
             results.clear()
 
     for message in messages:
         if message.role == "tool":
-            results.append(_response_text(message))
+            results.append(message)
             continue
         flush()
+        place = {call.id: number for number, call in enumerate(message.tool_calls)}
         if message.role == "user":
             turns.append(Turn("human", message.content))
         elif message.role == "assistant":

@@ -156,10 +156,6 @@ class Kit:
         self.others.sort(key=lambda tool: tool.name in ASIDE)
 
     @property
-    def can_run(self) -> bool:
-        return bool(self.shell) or "execute_code" in self.known
-
-    @property
     def can_write(self) -> bool:
         return bool(self.shell) or "write_file" in self.known
 
