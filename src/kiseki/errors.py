@@ -57,6 +57,10 @@ class ProviderTimeout(ProviderError):
     """The endpoint took the request and did not answer in time."""
 
 
+class StreamStalled(ProviderTimeout):
+    """The endpoint began a streamed answer and stopped in the middle of it."""
+
+
 class BadResponse(ProviderError):
     """An answer that is no chat completion: not JSON, torn stream, no choices, empty reply."""
 
@@ -84,6 +88,10 @@ class SandboxError(KisekiError):
     blame = "sandbox"
 
 
+class SandboxTimeout(SandboxError):
+    """The sandbox did not start in time."""
+
+
 class ImageError(SandboxError):
     """The prompt's image is not to be had."""
 
@@ -94,6 +102,26 @@ class ToolError(KisekiError):
     """A tool could not do what the model asked; the message goes back to the model as the tool's result."""
 
     blame = "model"
+
+
+class NotAdmitted(KisekiError):
+    """A model call that the run does not make. A rollout that ends by it has no outcome yet: it stays as it was."""
+
+    blame = "user"
+
+
+class BudgetSpent(NotAdmitted):
+    """The run's budget does not cover another call."""
+
+
+class RunStopped(NotAdmitted):
+    """The endpoint is no use any more (bad key, no credit, nothing but failures): the run has been stopped."""
+
+
+class PromptBudgetSpent(KisekiError):
+    """One rollout's own budget does not cover its next call."""
+
+    blame = "user"
 
 
 class RolloutTimeout(KisekiError):

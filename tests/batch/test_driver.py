@@ -13,7 +13,7 @@ from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Give
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.ledger.ledger import Ledger, open_ledger
-from kiseki.ledger.types import Attempt
+from kiseki.ledger.types import Attempt, SessionState
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec
 from kiseki.views.build import Views, ViewSettings
@@ -65,9 +65,9 @@ def test_what_has_ended_is_committed_when_it_is_stopped_at_once(tmp_path: Path, 
     plan = make_plan(ledger, num_samples=1, batch_size=PROMPTS, first_batch=0)
     commit = Ledger.commit
 
-    def slowly(self: Ledger, attempts: Sequence[tuple[int, Attempt]], session_seconds: float = 0.0) -> None:
+    def slowly(self: Ledger, attempts: Sequence[tuple[int, Attempt]], session: SessionState) -> None:
         time.sleep(0.3)
-        commit(self, attempts, session_seconds)
+        commit(self, attempts, session)
 
     monkeypatch.setattr(Ledger, "commit", slowly)
     engine = Instant()

@@ -21,7 +21,7 @@ from kiseki.batch.engines import Engine, Lost, Result
 from kiseki.batch.plan import draw_seed, rollout_key
 from kiseki.errors import WorkerDied
 from kiseki.ledger.ledger import PAGE, Ledger
-from kiseki.ledger.types import Attempt, OpenRollout
+from kiseki.ledger.types import Attempt, OpenRollout, SessionState
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.types import Record, RolloutSpec
 from kiseki.views.build import Views
@@ -127,7 +127,7 @@ class Driver:
             self._arrived.set()
             try:
                 await committer
-                await self._on_disk(lambda: self._ledger.commit((), time.monotonic() - self._began))
+                await self._on_disk(lambda: self._ledger.commit((), SessionState(time.monotonic() - self._began)))
             finally:
                 self._disk.shutdown()
 
@@ -247,7 +247,7 @@ class Driver:
     async def _commit(self) -> None:
         group = self._ended[:]
         lines = [(flight.rollout.rollout_id, attempt) for flight, attempt in group]
-        await self._on_disk(lambda: self._ledger.commit(lines, time.monotonic() - self._began))
+        await self._on_disk(lambda: self._ledger.commit(lines, SessionState(time.monotonic() - self._began)))
         del self._ended[: len(group)]
         self._committed.set()
         ended_batches = [batch for flight, attempt in group if (batch := self._account(flight, attempt)) is not None]

@@ -19,8 +19,8 @@ import msgspec
 
 from kiseki import __version__
 from kiseki.errors import LedgerError, StorageError
-from kiseki.ledger.schema import SCHEMA, VERSION
-from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout
+from kiseki.ledger.schema import FROM_VERSION_1, POISON, SCHEMA, VERSION
+from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout, SessionState
 from kiseki.trajectory.types import Prompt
 
 LEDGER_NAME = "run.db"
@@ -39,8 +39,12 @@ _DONE_COLUMNS = (
 _DONE_JOINS = "JOIN rollouts r ON r.prompt_id = p.id JOIN attempts a ON a.id = r.attempt_id JOIN payloads y ON y.prompt_id = p.id"
 WANTED = "p.position IS NOT NULL AND r.sample_index < ?"
 """A rollout that the run is about: of the dataset as last given, and of as many samples (the parameter) as last asked for."""
-IS_OPEN = "r.outcome IN ('pending', 'failed')"
+IS_UNDONE = "r.outcome IN ('pending', 'failed')"
+IS_OPEN = f"{IS_UNDONE} AND r.suspect < {POISON}"
+"""What a start of the run has to run."""
 _IS_DONE = "r.outcome IN ('completed', 'partial')"
+
+NEW_SESSION = SessionState()
 
 _decode_prompt = msgspec.msgpack.Decoder(Prompt).decode
 _to_json = msgspec.json.encode
@@ -97,26 +101,36 @@ class Ledger:
         """Every wanted rollout that is pending or failed, in dataset order, siblings together."""
         last = (-1, -1, -1)
         query = (
-            "SELECT r.id, p.key, y.payload, r.sample_index, r.batch_num, r.attempts, p.position, p.id FROM prompts p"
+            "SELECT r.id, p.key, y.payload, r.sample_index, r.batch_num, r.attempts, r.suspect,"
+            " (SELECT coalesce(sum(cost), 0.0) FROM attempts a WHERE a.rollout_id = r.id), p.position, p.id FROM prompts p"
             " CROSS JOIN rollouts r ON r.prompt_id = p.id CROSS JOIN payloads y ON y.prompt_id = p.id"
             f" WHERE {WANTED} AND {IS_OPEN} AND (p.position, p.id, r.sample_index) > (?, ?, ?)"
             " ORDER BY p.position, p.id, r.sample_index LIMIT ?"
         )
         while lines := self.db.execute(query, (num_samples, *last, PAGE)).fetchall():
-            for rollout_id, key, payload, sample, batch, attempts, position, prompt_id in lines:
+            for rollout_id, key, payload, sample, batch, attempts, suspect, spent, position, prompt_id in lines:
                 last = (position, prompt_id, sample)
                 prompt = msgspec.structs.replace(_decode_prompt(payload), index=position)
-                yield OpenRollout(rollout_id, key, prompt, sample, batch, attempts)
+                yield OpenRollout(rollout_id, key, prompt, sample, batch, attempts, bool(suspect), spent)
 
-    def commit(self, attempts: Sequence[tuple[int, Attempt]], session_seconds: float = 0.0) -> None:
-        """Write ended attempts, each with its rollout's id, in one transaction. When this returns they are safe.
-
-        `session_seconds`: how long the session has run, noted with them so that a killed session counts too.
-        """
+    def commit(self, attempts: Sequence[tuple[int, Attempt]], session: SessionState = NEW_SESSION) -> None:
+        """Write ended attempts, each with its rollout's id, in one transaction. When this returns they are safe."""
         with self.transaction():
-            self.db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (session_seconds, self.session_id))
+            self.db.execute(
+                "UPDATE sessions SET seconds = ?, cost = ?, tokens = ? WHERE id = ?",
+                (session.seconds, session.cost, session.tokens, self.session_id),
+            )
+            self.db.executemany(
+                "INSERT INTO decisions VALUES (NULL, ?, ?, ?, ?)",
+                [(self.session_id, each.at, each.kind, each.detail) for each in session.decisions],
+            )
             for rollout_id, attempt in attempts:
                 self.write(rollout_id, attempt)
+
+    def set_suspect(self, rollout_id: int, level: int) -> None:
+        """Note that a worker died with this rollout: 1 with others in it, `POISON` with it alone."""
+        with self.transaction():
+            self.db.execute("UPDATE rollouts SET suspect = max(suspect, ?) WHERE id = ?", (level, rollout_id))
 
     def write(self, rollout_id: int, attempt: Attempt) -> None:
         """Write one ended attempt inside a transaction of the caller's."""
@@ -127,13 +141,13 @@ class Ledger:
             "UPDATE rollouts SET attempts = attempts + 1 WHERE id = ? RETURNING attempts", (rollout_id,)
         ).fetchone()
         cursor = self.db.execute(
-            "INSERT INTO attempts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO attempts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(rollout_id, self.session_id, number, s.outcome, s.reason, s.error_class, s.error),
                 *(s.started, s.seconds, s.model_seconds, s.tool_seconds, s.api_calls),
                 *(use.prompt_tokens, use.completion_tokens, use.reasoning_tokens, use.cached_tokens, use.cost),
                 *(s.assistant_turns, s.reasoning_turns, _to_json(s.unknown_tools).decode()),
-                *(_to_json(s.tool_counts).decode(), attempt.record),
+                *(_to_json(s.tool_counts).decode(), attempt.record, s.tool_timeouts, s.redacted, s.config),
             ),
         )
         # a late failure never replaces an outcome that was already paid for
@@ -195,6 +209,8 @@ def open_ledger(folder: Path, *, create: bool) -> Ledger:
         if version == 0:
             # autocommit is off inside a script only if it says so: the tables and the version come together or not at all
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version == 1:
+            connection.executescript(f"BEGIN IMMEDIATE; {FROM_VERSION_1} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
             raise LedgerError(f"{path} was written by another version of the tool (format {version}, this one has {VERSION})")
     except sqlite3.DatabaseError as error:

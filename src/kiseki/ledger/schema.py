@@ -10,7 +10,11 @@ The contract, which resume and every view rest on:
   killed, cancelled or lost with its worker leaves no line: a made-up one would look like an outcome on resume.
 - An outcome is done when its transaction is: the attempt and the rollout's outcome change in one.
 - Nothing here says `discarded`: filters are applied by views, so changing one never runs a model.
-- `tool_schemas`: the tools as they were sent, once per hash. `sessions`: one line per start of the run, with its settings.
+- `rollouts.suspect`: 0; 1 when a worker died with the rollout and others in it, so that its next attempt runs alone; 2 when it
+  died with it alone as well: failed, and not run again unless asked for (`POISON`).
+- `tool_schemas`: the tools as they were sent, once per hash. `configs`: each configuration that attempts were made with, once per
+  hash. `sessions`: one line per start of the run, with its settings and all that it has spent, also on rollouts that were lost.
+- `decisions`: why a session slowed down, paused or stopped.
 - `meta`: the run's identity (`run`: name, model, distribution, …), what its views depend on (`views`: filter, all names of its
   tools), whether files on the disk may be older than that (`views_stale`), and that another tool's files were taken over, or
   that there were none (`adopted`). The schema's version is `PRAGMA user_version`.
@@ -18,9 +22,24 @@ The contract, which resume and every view rest on:
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 
-SCHEMA = """
+POISON = 2
+"""`rollouts.suspect` of a rollout that has killed its worker twice."""
+
+_NEW_IN_2 = """
+CREATE TABLE configs (hash TEXT PRIMARY KEY, info TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE decisions (
+  id INTEGER PRIMARY KEY,
+  session_id INTEGER NOT NULL REFERENCES sessions,
+  at REAL NOT NULL,                  -- Unix seconds
+  kind TEXT NOT NULL,
+  detail TEXT NOT NULL
+);
+"""
+
+SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE prompts (
@@ -43,6 +62,7 @@ CREATE TABLE rollouts (
   outcome TEXT NOT NULL DEFAULT 'pending' CHECK (outcome IN ('pending', 'completed', 'partial', 'failed')),
   attempts INTEGER NOT NULL DEFAULT 0,
   attempt_id INTEGER,                -- of the attempt that counts (no REFERENCES: a cycle, and a scan per deleted attempt)
+  suspect INTEGER NOT NULL DEFAULT 0,
   UNIQUE (prompt_id, sample_index)
 );
 CREATE INDEX rollouts_batch ON rollouts (batch_num);
@@ -71,7 +91,10 @@ CREATE TABLE attempts (
   reasoning_turns INTEGER NOT NULL,
   unknown_tools TEXT NOT NULL,       -- JSON list of names that are no tool of the run
   tool_counts TEXT NOT NULL,         -- JSON object: tool -> [calls, failures]
-  record BLOB NOT NULL               -- trajectory.record.encode_record
+  record BLOB NOT NULL,              -- trajectory.record.encode_record
+  tool_timeouts INTEGER NOT NULL DEFAULT 0,
+  redacted INTEGER NOT NULL DEFAULT 0,   -- secrets taken out of tool results
+  config TEXT NOT NULL DEFAULT ''    -- hash of the configuration, "" where it is not known
 );
 CREATE INDEX attempts_rollout ON attempts (rollout_id);
 
@@ -82,6 +105,18 @@ CREATE TABLE sessions (
   started REAL NOT NULL,
   seconds REAL NOT NULL DEFAULT 0,   -- kept up while it runs, so that a killed session counts too
   settings TEXT NOT NULL,            -- JSON, without secrets
-  version TEXT NOT NULL
+  version TEXT NOT NULL,
+  cost REAL NOT NULL DEFAULT 0,      -- US dollars of every model call, kept up as `seconds` is
+  tokens INTEGER NOT NULL DEFAULT 0
 );
-"""
+{_NEW_IN_2}"""
+
+FROM_VERSION_1 = f"""
+ALTER TABLE rollouts ADD COLUMN suspect INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attempts ADD COLUMN tool_timeouts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attempts ADD COLUMN redacted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attempts ADD COLUMN config TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN cost REAL NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
+{_NEW_IN_2}"""
+"""Brings a ledger of version 1 to version 2."""

@@ -30,6 +30,33 @@ class OpenRollout(msgspec.Struct, frozen=True):
     batch_num: int
     attempts: int
     """Attempts that ended so far, over all sessions."""
+    suspect: bool = False
+    """A worker died with it and others in it: it runs in a process of its own."""
+    spent: float = 0.0
+    """US dollars that its attempts have cost so far."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Something that changed how fast a run goes, or ended it."""
+
+    at: float
+    """Unix seconds."""
+    kind: str
+    """`limit`, `pause`, `hold`, `resume`, `budget`, `stop`."""
+    detail: str
+    """In words, with the figures."""
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """What a session has to show beside its outcomes, kept with every commit so that a killed session counts too."""
+
+    seconds: float = 0.0
+    cost: float = 0.0
+    """US dollars of every model call of the session, also of rollouts that were lost with a worker or cancelled."""
+    tokens: int = 0
+    """Prompt and completion tokens of the same calls."""
+    decisions: tuple[Decision, ...] = ()
+    """Those since the last commit."""
 
 
 class DoneRollout(msgspec.Struct, frozen=True):

@@ -54,6 +54,11 @@ class Summary(msgspec.Struct, frozen=True):
     unknown_tools: tuple[str, ...]
     tool_counts: dict[str, tuple[int, int]]
     """Per tool called: (calls, failures)."""
+    tool_timeouts: int = 0
+    """Tool calls that were cut off at their time limit."""
+    redacted: int = 0
+    """Secrets taken out of tool results."""
+    config: str = ""
 
 
 def own_messages(record: Record) -> tuple[Message, ...]:
@@ -81,4 +86,7 @@ def summarize(record: Record) -> Summary:
         reasoning_turns=sum(1 for turn in turns if turn.reasoning.strip()),
         unknown_tools=record.unknown_tools,
         tool_counts={name: (count, failures[name]) for name, count in counts.items()},
+        tool_timeouts=sum(run.timed_out for run in record.tool_runs),
+        redacted=sum(run.redacted for run in record.tool_runs),
+        config=record.config,
     )

@@ -79,6 +79,8 @@ class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
     response_id: str = ""
     retries: int = 0
     """Requests that failed before the one that was answered."""
+    waited: float = 0.0
+    """Seconds before the answered request in which the call waited for its turn: rate limits, pauses, retries."""
 
 
 class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,6 +97,10 @@ class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result was cut to its size limit."""
     exit_code: int | None = None
     """Of the command, for tools that run one."""
+    timed_out: bool = False
+    """The tool, or the command that it ran, was cut off at its time limit."""
+    redacted: int = 0
+    """Secrets that were taken out of the result."""
 
 
 class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,6 +136,8 @@ class RolloutSpec(msgspec.Struct, frozen=True):
     """Drawn for this rollout from the distribution."""
     alone: bool = False
     """Run in a worker process of its own: the one that had it before died, perhaps because of it."""
+    spent: float = 0.0
+    """US dollars that earlier attempts at it have cost."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -160,6 +168,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     retryable: bool = False
     started: float = 0.0
     seconds: float = 0.0
+    config: str = ""
+    """Which of the run's configurations made it: a hash that the ledger's table `configs` explains."""
     sandbox: dict[str, str] = {}
     """Backend, image, limits: what the tools ran in."""
     unavailable_toolsets: tuple[str, ...] = ()

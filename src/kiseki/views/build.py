@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from kiseki.ledger.ledger import IS_OPEN, Ledger
+from kiseki.ledger.ledger import IS_UNDONE, Ledger
 from kiseki.ledger.types import DoneRollout, RunInfo
 from kiseki.views.files import replacing
 from kiseki.views.filters import REASONS, discard_reason
@@ -114,7 +114,7 @@ class Views:
         run = msgspec.json.decode(self._ledger.get_meta("run"), type=RunInfo)
         done = self._ledger.db.execute(
             "SELECT p.position FROM prompts p WHERE p.position IS NOT NULL AND NOT EXISTS"
-            f" (SELECT 1 FROM rollouts r WHERE r.prompt_id = p.id AND {IS_OPEN} AND r.sample_index < ?) ORDER BY p.position",
+            f" (SELECT 1 FROM rollouts r WHERE r.prompt_id = p.id AND {IS_UNDONE} AND r.sample_index < ?) ORDER BY p.position",
             (run.num_samples,),
         )
         content = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.ledger.ledger import IS_OPEN, WANTED, Ledger
+from kiseki.ledger.ledger import IS_UNDONE, WANTED, Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.views.build import ViewSettings
 from kiseki.views.files import replacing
@@ -104,7 +104,7 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
             each.success_rate = round(100 * each.success / each.count, 2)
             each.failure_rate = round(100 * each.failure / each.count, 2)
     wanted = f"FROM prompts p JOIN rollouts r ON r.prompt_id = p.id LEFT JOIN attempts a ON a.id = r.attempt_id WHERE {WANTED}"
-    still_open = f"SELECT r.outcome, a.error_class, count(*) {wanted} AND {IS_OPEN} GROUP BY 1, 2 ORDER BY 3 DESC, 2"
+    still_open = f"SELECT r.outcome, a.error_class, count(*) {wanted} AND {IS_UNDONE} GROUP BY 1, 2 ORDER BY 3 DESC, 2"
     failed: dict[str, int] = {}
     for outcome, error_class, count in db.execute(still_open, (run.num_samples,)):
         outcomes[outcome] += count
