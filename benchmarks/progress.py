@@ -43,7 +43,7 @@ def run(*, kind: str) -> dict[str, float]:
         console = Console(file=file, force_terminal=kind == "live", width=120)
         if kind == "none":
             return {"cpu": _work(tally)}
-        with Progress(console, tally, verbose=False):
+        with Progress(console, tally, lambda: "", verbose=False):
             return {"cpu": _work(tally)}
 
 

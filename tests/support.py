@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-from kiseki.models.retry import Pause
 
 REPOSITORY = Path(__file__).parent.parent
 SECONDS = 120
@@ -85,17 +84,68 @@ def light_tools(folder: Path) -> tuple[str, str]:
     return "--tools=mine.py", "--distribution=mine.yaml"
 
 
-class FakeTime:
-    """A clock that only sleeping moves, and what was slept."""
+class FakeTimer:
+    """One wait on a `FakeTime`."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: float, call: Callable[[], None]) -> None:
+        self.due = due
+        self.call = call
+        self.over = False
+        """It was called, or is cancelled."""
+
+    def cancel(self) -> None:
+        self.over = True
+
+
+class FakeTime:
+    """A clock that nothing but waiting moves, and what was slept.
+
+    Whatever is waited for comes in the order of its time, and as soon as the event loop is free; or, `by_hand`, when the test
+    says so (`advance`), which needs no event loop.
+    """
+
+    def __init__(self, *, by_hand: bool = False) -> None:
         self.now = 0.0
         self.slept: list[float] = []
+        self._by_hand = by_hand
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._count = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
+        """`call` is called in so many seconds, unless the timer is cancelled before."""
+        timer = FakeTimer(self.now + seconds, call)
+        self._count += 1
+        heapq.heappush(self._timers, (timer.due, self._count, timer))
+        if not self._by_hand:
+            asyncio.get_running_loop().call_soon(self._next)
+        return timer
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        self.now += seconds
-        await asyncio.sleep(0)
+        over = asyncio.get_running_loop().create_future()
+        self.later(seconds, lambda: over.done() or over.set_result(None))
+        await over
 
-    def pause(self) -> Pause:
-        return Pause(lambda: self.now, self.sleep)
+    @property
+    def due(self) -> float | None:
+        """When the next timer is, None where nothing waits."""
+        while self._timers and self._timers[0][2].over:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass, with all that is due in it."""
+        end = self.now + seconds
+        while (due := self.due) is not None and due <= end:
+            self._next()
+        self.now = end
+
+    def _next(self) -> None:
+        if self.due is not None:
+            due, _, timer = heapq.heappop(self._timers)
+            self.now = max(self.now, due)
+            timer.over = True
+            timer.call()

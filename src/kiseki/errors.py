@@ -9,6 +9,8 @@ outcome; the command boundary (`commands/main.py`) turns what is left into one l
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class KisekiError(Exception):
     """Base of all; never raised itself."""
@@ -33,12 +35,16 @@ class ProviderError(KisekiError):
     retryable = True
     blame = "provider"
 
-    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None, sent: bool = True) -> None:
         super().__init__(message)
+        self.sent = sent
+        """Whether the endpoint may have got the request, and so charge for it."""
         self.status = status
         """HTTP status; 0 when there was no HTTP answer."""
         self.retry_after = retry_after
         """Seconds that the endpoint asked us to wait, None when it did not say."""
+        self.rate: Any = None
+        """What its `x-ratelimit-*` headers said (`models.base.RateInfo`), None when nothing."""
 
 
 class RateLimited(ProviderError):

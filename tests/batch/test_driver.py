@@ -14,6 +14,10 @@ from kiseki.batch.engines import Give
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.ledger.ledger import Ledger, open_ledger
 from kiseki.ledger.types import Attempt, SessionState
+from kiseki.models.admission import Admission
+from kiseki.models.breaker import Breaker
+from kiseki.models.budget import Budget
+from kiseki.models.rate_limit import RateLimit
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec
 from kiseki.views.build import Views, ViewSettings
@@ -74,6 +78,7 @@ def test_what_has_ended_is_committed_when_it_is_stopped_at_once(tmp_path: Path, 
     driver = Driver(
         ledger,
         engine,
+        Admission(RateLimit(10), Breaker(300), Budget()),
         Views(ledger, ViewSettings(False, ("shout",))),
         batches=plan.batches,
         tally=Tally(total=PROMPTS),

@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from kiseki.errors import ImageError, SandboxError, ToolError, UsageError
+from kiseki.errors import ImageError, SandboxError, SandboxTimeout, ToolError, UsageError
 from kiseki.sandboxes import bubblewrap, cgroup, folders, processes
 from kiseki.sandboxes.base import ExecResult, Limits, Sandbox
 from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
@@ -647,8 +648,8 @@ def test_no_image_is_run_elsewhere(backend: str) -> None:
 
 def test_a_late_start_is_an_error_and_leaves_nothing(backend: str) -> None:
     async def main() -> None:
-        with pytest.raises(SandboxError, match="did not start within"):
-            await open_sandbox(settings(backend), start_timeout=0.0001)
+        with pytest.raises(SandboxTimeout, match="did not start within"):
+            await open_sandbox(msgspec.structs.replace(settings(backend), start_timeout=0.0001))
         assert traces() == []
 
     asyncio.run(main())

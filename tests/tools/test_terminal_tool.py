@@ -55,11 +55,13 @@ def test_time_limits(play: Play) -> None:
         assert answer == {
             "output": "begun\n",
             "exit_code": 124,
+            "timed_out": True,
             "error": "the command was killed after 1 s; the session goes on",
             "note": "timeout was set to 1 s (allowed: 1 to 600)",
         }
-        assert not box.run.ok
+        assert box.run.timed_out and not box.run.ok
         assert (await box("terminal", command="echo $X"))["output"] == "kept\n"
+        assert not box.run.timed_out
         assert (await box("terminal", command=":", timeout=9999))["note"] == "timeout was set to 600 s (allowed: 1 to 600)"
         ended = await box("terminal", command="exit 7")
         assert ended["exit_code"] == 7

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from kiseki.errors import SandboxError, ToolError
+from kiseki.tools import running
 from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
 from kiseki.trajectory.types import ToolCall, ToolRun
 
+ENDED: list[str] = []
+"""By which tools, after they were cancelled."""
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 RESULTS: dict[str, Any] = {
@@ -39,7 +43,24 @@ def give(what: str) -> Any:
     return RESULTS[what]
 
 
-BOX = Toolbox([make_tool(give, "mine", "give", 30.0)])
+async def wait(how: str) -> str:
+    """Wait for ever."""
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if how == "clears up":
+                await asyncio.sleep(0)
+                ENDED.append(how)
+                return "half a result"
+            if how == "fails":
+                ENDED.append(how)
+                raise RuntimeError("while it was cancelled") from None
+
+
+BOX = Toolbox(
+    [make_tool(give, "mine", "give", 30.0), make_tool(wait, "mine", "wait", 0.05), make_tool(wait, "mine", "idle", 600)]
+)
 
 
 def call(arguments: str, name: str = "give") -> tuple[str, ToolRun]:
@@ -104,5 +125,59 @@ def test_wrong_arguments_come_back_with_the_schema(arguments: str, message: str)
 
 def test_an_unknown_tool_names_those_there_are() -> None:
     content, run = call("{}", "take")
-    assert content == """{"error":"there is no tool named 'take'; the tools are: give"}"""
+    assert content == """{"error":"there is no tool named 'take'; the tools are: give, wait, idle"}"""
     assert run.invalid
+
+
+@pytest.mark.parametrize("how", ["clears up", "fails", "ignores"])
+def test_a_tool_ends_at_its_limit(how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.1 if how == "ignores" else 60)
+    ENDED.clear()
+    content, run = call(f'{{"how": "{how}"}}', "wait")
+    assert content == '{"error":"wait did not finish within 0.05 seconds"}'
+    assert run.timed_out and not run.ok and not run.invalid
+    assert ENDED == ([] if how == "ignores" else [how])
+    gc.collect()
+    assert not caplog.records, "nothing complains about what was left"
+
+
+@pytest.mark.parametrize("how", ["clears up", "fails", "ignores"])
+def test_a_cancelled_call_is_over_whatever_the_tool_does(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.1 if how == "ignores" else 60)
+    ENDED.clear()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await BOX.call(None, ToolCall("c", "idle", f'{{"how": "{how}"}}'))
+
+    asyncio.run(main())
+    assert ENDED == ([] if how == "ignores" else [how])
+
+
+def test_a_call_that_is_cancelled_again_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GRACE_SECONDS", 3600)
+
+    async def main() -> None:
+        task = asyncio.create_task(BOX.call(None, ToolCall("c", "idle", '{"how": "ignores"}')))
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_what_a_loop_leaves_does_not_hold_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.1)
+
+    async def main() -> None:
+        ENDED.clear()
+        tasks = [asyncio.create_task(wait(how)) for how in ("clears up", "ignores")]
+        await asyncio.sleep(0)
+        await running.end_others()
+        assert [task.done() for task in tasks] == [True, False]
+
+    asyncio.run(main())
+    assert ENDED == ["clears up"]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import msgspec
 
-from kiseki.models.base import ChatModel, ChatReply, ChatRequest
+from kiseki.models.base import NOT_HELD, ChatModel, ChatReply, ChatRequest
 from kiseki.tools.registry import Toolbox, ToolContext
 from kiseki.trajectory.sharegpt import is_json_object
 from kiseki.trajectory.types import Message, ModelCall, Outcome, ToolCall, ToolRun
@@ -28,6 +30,8 @@ class Trace:
         self.messages: list[Message] = []
         self.calls: list[ModelCall] = []
         self.tool_runs: list[ToolRun] = []
+        self.cost = 0.0
+        """US dollars of the calls."""
         self._ids: set[str] = set()
 
     def add_reply(self, reply: ChatReply) -> Message:
@@ -38,6 +42,7 @@ class Trace:
             message = msgspec.structs.replace(message, tool_calls=calls)
         self.messages.append(message)
         self.calls.append(reply.call)
+        self.cost += reply.call.usage.cost
         return message
 
     def _with_unique_id(self, call: ToolCall) -> ToolCall:
@@ -71,16 +76,20 @@ async def run_agent(
     opening: Sequence[Message],
     max_turns: int,
     seed: int | None,
+    allowance: float | None = None,
+    on_hold: AbstractContextManager[Any] = NOT_HELD,
 ) -> tuple[Outcome, str]:
     """Run the loop, filling `trace`. Returns the outcome and its reason.
 
     `opening` is what precedes the rollout's own messages: system prompt, prefill and the prompt. `max_turns` bounds the
-    model calls. Raises `ProviderError` and `SandboxError`.
+    model calls, `allowance` (US dollars) what they may cost; `on_hold` is entered while one waits to be let in. Raises
+    `ProviderError`, `SandboxError`, `NotAdmitted` and `PromptBudgetSpent`.
     """
     invalid_turns = 0
     for _ in range(max_turns):
-        request = ChatRequest(messages=(*opening, *trace.messages), tools=toolbox.schemas, seed=seed)
-        reply = await model.complete(request)
+        left = None if allowance is None else allowance - trace.cost
+        request = ChatRequest(messages=(*opening, *trace.messages), tools=toolbox.schemas, seed=seed, allowance=left)
+        reply = await model.complete(request, on_hold)
         message = trace.add_reply(reply)
         finish = reply.call.finish_reason
         if not message.tool_calls:

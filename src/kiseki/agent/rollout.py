@@ -15,19 +15,23 @@ from collections.abc import Iterable
 import msgspec
 
 from kiseki import __version__
+from kiseki.agent.deadline import Deadline
 from kiseki.agent.loop import Trace, run_agent
-from kiseki.errors import KisekiError, RolloutTimeout
+from kiseki.errors import BudgetSpent, KisekiError, PromptBudgetSpent, RolloutTimeout
 from kiseki.models.base import ChatModel
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
 from kiseki.tools.registry import Tool, Toolbox, ToolContext, is_cancelled
+from kiseki.tools.running import leave
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import Message, Outcome, Prompt, Record, RolloutSpec
 
 ERROR_CHARS = 2000
 """Of an error's message that is kept; enough for any engine's own words."""
+CLOSE_SECONDS = 30.0
+"""What closing a sandbox may take of a rollout's time; usually it is milliseconds."""
 
 
 class RolloutSettings(msgspec.Struct, frozen=True):
@@ -49,6 +53,10 @@ class RolloutSettings(msgspec.Struct, frozen=True):
     """Send each rollout's seed to the model's endpoint."""
     unavailable: tuple[str, ...] = ()
     """Toolsets of the distribution that this run does without."""
+    max_cost: float | None = None
+    """US dollars for one rollout, its earlier attempts included. Default: no limit."""
+    config: str = ""
+    """Hash of the configuration, kept in each record."""
 
 
 class ToolsOfRollout:
@@ -76,10 +84,10 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
     outcome: Outcome = "failed"
     reason = ""
     error: BaseException | None = None
-    deadline = asyncio.timeout(settings.prompt_timeout)
+    deadline = Deadline(settings.prompt_timeout)
     described: dict[str, str] = {}
     try:
-        async with deadline:
+        async with deadline.running():
             if tools.needs_sandbox:
                 sandbox = await open_sandbox(settings.sandbox, image=spec.prompt.image, cwd=spec.prompt.cwd)
                 described = sandbox.describe()
@@ -90,12 +98,16 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
                 trace,
                 opening=opening_messages(settings.ephemeral_system_prompt, settings.prefill, spec.prompt),
                 max_turns=settings.max_turns,
+                allowance=None if settings.max_cost is None else settings.max_cost - spec.spent,
+                on_hold=deadline,
                 seed=spec.seed if settings.pass_seed or is_builtin(settings.model.model) else None,
             )
     except BaseException as caught:  # the rollout boundary: from here on it is an outcome
         if is_cancelled(caught):
             raise
-        if isinstance(caught, TimeoutError) and deadline.expired():
+        if isinstance(caught, BudgetSpent | PromptBudgetSpent) and trace.messages:
+            outcome, reason = "partial", "budget" if isinstance(caught, BudgetSpent) else "prompt_budget"
+        elif isinstance(caught, TimeoutError) and deadline.expired():
             if trace.messages:
                 trace.answer_open_calls("not finished: the time for this task was over")
                 outcome, reason = "partial", "timeout"
@@ -105,7 +117,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
             error = caught
     finally:
         if sandbox:
-            await asyncio.shield(sandbox.close())
+            await _close(sandbox)
     called = {call.name for message in trace.messages for call in message.tool_calls}
     return Record(
         key=spec.key,
@@ -128,10 +140,22 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
         retryable=error is not None and (error.retryable if isinstance(error, KisekiError) else True),
         started=started,
         seconds=time.monotonic() - clock,
+        config=settings.config,
         sandbox=described,
         unavailable_toolsets=settings.unavailable,
         versions={"kiseki": __version__, "python": platform.python_version()},
     )
+
+
+async def _close(sandbox: Sandbox) -> None:
+    """Close it, in `CLOSE_SECONDS` or by itself later: what does not get done by the end of the run is left to the reaper.
+
+    Goes on, too, when this is cancelled.
+    """
+    closing = asyncio.ensure_future(sandbox.close())
+    done, _ = await asyncio.wait([closing], timeout=CLOSE_SECONDS)
+    if not done:
+        leave(closing)
 
 
 def opening_messages(ephemeral: str, prefill: tuple[Message, ...], prompt: Prompt) -> tuple[Message, ...]:

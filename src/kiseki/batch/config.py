@@ -30,6 +30,7 @@ class BatchConfig(msgspec.Struct, frozen=True):
     num_samples: int = 1
     seed: int | None = None
     sandbox: str = "auto"
+    sandbox_timeout: float = 60.0
     prompt_timeout: float = 3600.0
     max_attempts: int = 3
     ephemeral_system_prompt: str = ""
@@ -39,6 +40,11 @@ class BatchConfig(msgspec.Struct, frozen=True):
     reasoning_filter: str = "auto"
     skip_unavailable: bool = False
     log_prefix_chars: int = 100
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    max_cost_per_prompt: float | None = None
+    prices: str = ""
+    retry_poison: bool = False
 
     @property
     def folder(self) -> Path:

@@ -7,7 +7,6 @@ beside the event loop, in groups: while one group is written, the next collects.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,13 @@ import msgspec
 
 from kiseki.batch.engines import Engine, Lost, Result
 from kiseki.batch.plan import draw_seed, rollout_key
-from kiseki.errors import WorkerDied
+from kiseki.batch.schedule import Flight, Schedule
+from kiseki.errors import BudgetSpent, RunStopped, WorkerDied
 from kiseki.ledger.ledger import PAGE, Ledger
-from kiseki.ledger.types import Attempt, OpenRollout, SessionState
+from kiseki.ledger.schema import POISON
+from kiseki.ledger.types import Attempt, Decision, OpenRollout, SessionState
+from kiseki.models.admission import Admission
+from kiseki.models.rate_limit import Change
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.types import Record, RolloutSpec
 from kiseki.views.build import Views
@@ -31,10 +34,12 @@ LINGER = 0.02
 """Seconds that the first outcome of a group waits for others: one sync of the disk then serves them all."""
 MAX_UNCOMMITTED = 500
 """Outcomes waiting for the disk before no more rollouts are started."""
-RETRY_SECONDS = (2.0, 10.0, 30.0)
-"""Pause before the 2nd, 3rd, … attempt: what failed for a passing reason should find it gone."""
 STOP_GRACE = 5.0
 """Seconds that running rollouts get to finish after the first Ctrl-C."""
+COMMIT_SECONDS = 1.0
+"""Between two commits at most while anything is spent: what a kill can hide from the budget."""
+NO_OUTCOME = (BudgetSpent.__name__, RunStopped.__name__)
+"""Error classes of rollouts that the run did not want to go on with: they are as if they had not run."""
 CHECKPOINT_SHARE = 0.02
 """Of the run's time that writing checkpoints may take: their cost grows with the run, so their number must not."""
 
@@ -55,14 +60,6 @@ class Tally(msgspec.Struct):
     cost: float = 0.0
 
 
-class _Flight(msgspec.Struct):
-    rollout: OpenRollout
-    tries: int
-    """Attempts in this session, this one included."""
-    alone: bool = False
-    """Its worker died; the next attempt shows whether because of it."""
-
-
 class Driver:
     """One session of a run. Make it, `run()` it, and `stop()` it from a signal handler."""
 
@@ -70,6 +67,7 @@ class Driver:
         self,
         ledger: Ledger,
         engine: Engine,
+        admission: Admission,
         views: Views,
         *,
         batches: dict[int, int],
@@ -88,58 +86,63 @@ class Driver:
         self.tally = tally
         self._ledger = ledger
         self._engine = engine
+        self._admission = admission
+        self._spent_before = admission.budget.spent
+        self._spent_committed = admission.budget.spent
         self._views = views
-        self._left_in_batch = batches
+        self._schedule = Schedule(batches, max_attempts)
         self._draw = draw
         self._run_seed = run_seed
         self._num_samples = num_samples
-        self._max_attempts = max_attempts
         self._reasoning_filter = reasoning_filter
         self._preview_chars = preview_chars
         self._log = log
         self._detail = detail
         self._disk = ThreadPoolExecutor(1, "ledger")  # the ledger belongs to this thread while the run goes
-        self._flying: dict[str, _Flight] = {}
-        self._again: list[tuple[float, int, _Flight]] = []  # heap: (due, order, flight)
-        self._order = 0
-        self._ended: list[tuple[_Flight, Attempt]] = []  # not committed yet
-        self._arrived = asyncio.Event()  # something has ended
+        self._ended: list[tuple[Flight, Attempt]] = []  # not committed yet
+        self._decisions: list[Decision] = []  # neither
+        self._suspects: list[tuple[int, int]] = []  # nor these
+        self._arrived = asyncio.Event()  # something is to be committed
         self._changed = asyncio.Event()  # something was committed or lost, so the next spec may be due
         self._committed = asyncio.Event()  # a group is on the disk
-        self._stopping = False
         self._closing = False
         self._rollouts: asyncio.Task[None] | None = None
         self._checkpoint_due = 0.0
         self._began = time.monotonic()
 
     async def run(self) -> None:
-        """Until everything has ended or `stop` was called; whatever ended is committed when it returns or raises."""
+        """Until everything has ended, the budget is spent, or `stop` was called (by the admission too, see `stopped`).
+
+        Whatever ended is committed when it returns or raises.
+        """
+        self._admission.changed = self._decided
         committer = asyncio.create_task(self._commit_groups())
         self._rollouts = asyncio.create_task(self._engine.run(self._specs(), self._land))
         try:
             await self._rollouts
         except asyncio.CancelledError:
-            if not self._stopping:
+            if not self._schedule.stopping:
                 raise
         finally:
             await self._engine.close()
+            self._admission.close()
             self._closing = True
             self._arrived.set()
             try:
                 await committer
-                await self._on_disk(lambda: self._ledger.commit((), SessionState(time.monotonic() - self._began)))
+                await self._write([])
             finally:
                 self._disk.shutdown()
 
     def stop(self) -> None:
         """Admit nothing more; what runs gets `STOP_GRACE` seconds, then it is cancelled (and leaves no trace)."""
-        self._stopping = True
+        self._schedule.stopping = True
         self._changed.set()
         asyncio.get_running_loop().call_later(STOP_GRACE, self._cancel)
 
     def stop_now(self) -> None:
         """Cancel what runs; what has ended is still committed."""
-        self._stopping = True
+        self._schedule.stopping = True
         self._engine.kill()
         self._cancel()
 
@@ -153,37 +156,37 @@ class Driver:
         opened = self._ledger.open_rollouts(self._num_samples)
         page: Iterator[OpenRollout] = iter(())
         more = True
-        while not self._stopping:
+        while not (self._schedule.stopping or self._admission.budget_spent):
             if len(self._ended) > MAX_UNCOMMITTED:
                 self._committed.clear()
                 await self._committed.wait()
-            elif self._again and self._again[0][0] <= time.monotonic():
-                yield self._depart(heapq.heappop(self._again)[2])
+            elif flight := self._schedule.due(time.monotonic()):
+                yield self._depart(flight)
             elif more:
                 rollout = next(page, None)
                 if rollout is None:
                     lines = await self._on_disk(lambda: list(islice(opened, PAGE)))
                     page, more = iter(lines), bool(lines)
                 else:
-                    yield self._depart(_Flight(rollout, 1))
-            elif self._flying or self._ended or self._again:
+                    yield self._depart(self._schedule.first(rollout))
+            elif self._schedule.flying or self._ended or self._schedule.next_due():
                 self._changed.clear()
-                due = self._again[0][0] - time.monotonic() if self._again else None
+                due = self._schedule.next_due()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), due)
+                    await asyncio.wait_for(self._changed.wait(), None if due is None else due - time.monotonic())
             else:
                 return
-        while self._flying:  # stopping: what flies either lands or is cancelled with the rest
+        while self._schedule.flying:  # stopping: what flies either lands or is cancelled with the rest
             self._changed.clear()
             await self._changed.wait()
 
-    def _depart(self, flight: _Flight) -> RolloutSpec:
+    def _depart(self, flight: Flight) -> RolloutSpec:
         spec = self._spec(flight)
-        self._flying[spec.key] = flight
-        self.tally.running = len(self._flying)
+        self._schedule.depart(spec.key, flight)
+        self.tally.running = self._schedule.flying
         return spec
 
-    def _spec(self, flight: _Flight) -> RolloutSpec:
+    def _spec(self, flight: Flight) -> RolloutSpec:
         rollout = flight.rollout
         key = rollout_key(rollout.prompt_key, rollout.sample_index)
         return RolloutSpec(
@@ -195,37 +198,48 @@ class Driver:
             seed=draw_seed(self._run_seed, key),
             toolsets=self._draw(key),
             alone=flight.alone,
+            spent=rollout.spent,
         )
 
-    # ---- in: results ----------------------------------------------------------------------------------------------
+    # ---- in: results and decisions --------------------------------------------------------------------------------
 
     def _land(self, result: Result) -> None:
-        flight = self._flying.pop(result.key)
-        self.tally.running = len(self._flying)
+        flight = self._schedule.land(result.key)
+        self.tally.running = self._schedule.flying
         if isinstance(result, Lost):
-            self._lost(flight)
+            self._lost(flight, result.why)
+        elif result.summary.error_class in NO_OUTCOME:
+            self._changed.set()
         else:
             self._end(flight, result)
 
-    def _end(self, flight: _Flight, attempt: Attempt) -> None:
+    def _end(self, flight: Flight, attempt: Attempt) -> None:
         self._ended.append((flight, attempt))
         self._arrived.set()
 
-    def _lost(self, flight: _Flight) -> None:
+    def _lost(self, flight: Flight, why: str) -> None:
         """A rollout whose worker died. Once may be a neighbour's doing: it is tried again alone. Alone it was its own."""
         self._changed.set()
-        if self._stopping:  # its worker was ended by us
+        if self._schedule.stopping:  # its worker was ended by us
             return
-        self._log(f"a worker died with prompt {flight.rollout.prompt.index} in it")
+        self._log(f"a worker {why} with prompt {flight.rollout.prompt.index} in it")
         if flight.alone:
-            self._end(flight, _lost_attempt(self._spec(flight)))
-        else:  # what left no attempt counts as none
-            self._try_again(msgspec.structs.replace(flight, alone=True))
+            self._suspects.append((flight.rollout.rollout_id, POISON))
+            self._end(flight, _lost_attempt(self._spec(flight), why))
+        else:
+            self._suspects.append((flight.rollout.rollout_id, 1))
+            self._schedule.again_alone(time.monotonic(), flight)
+            self._arrived.set()
 
-    def _try_again(self, flight: _Flight) -> None:
-        pause = RETRY_SECONDS[min(flight.tries, len(RETRY_SECONDS)) - 1]
-        self._order += 1
-        heapq.heappush(self._again, (time.monotonic() + pause, self._order, flight))
+    def _decided(self, change: Change) -> None:
+        """The admission let something be known. A stop ends the run."""
+        self._decisions.append(Decision(time.time(), change.kind, change.detail))
+        self._arrived.set()
+        self._log(f"{change.kind}: {change.detail}")
+        if change.kind == "stop":
+            self.stop()
+        elif change.kind == "budget":
+            self._changed.set()
 
     # ---- down: the ledger -----------------------------------------------------------------------------------------
 
@@ -233,21 +247,23 @@ class Driver:
         """Commit as long as the run goes; an error of the disk ends the run."""
         try:
             while self._ended or not self._closing:
-                await self._arrived.wait()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), COMMIT_SECONDS)
                 self._arrived.clear()
                 if not self._closing:
                     await asyncio.sleep(LINGER)
-                if self._ended:
+                spent = self._admission.budget.spent
+                if self._ended or self._decisions or self._suspects or spent != self._spent_committed:
+                    self._spent_committed = spent
                     await self._commit()
         except Exception:
-            self._stopping = True
+            self._schedule.stopping = True
             self._cancel()
             raise
 
     async def _commit(self) -> None:
         group = self._ended[:]
-        lines = [(flight.rollout.rollout_id, attempt) for flight, attempt in group]
-        await self._on_disk(lambda: self._ledger.commit(lines, SessionState(time.monotonic() - self._began)))
+        await self._write([(flight.rollout.rollout_id, attempt) for flight, attempt in group])
         del self._ended[: len(group)]
         self._committed.set()
         ended_batches = [batch for flight, attempt in group if (batch := self._account(flight, attempt)) is not None]
@@ -259,7 +275,21 @@ class Driver:
             await self._on_disk(self._views.write_checkpoint)
             self._checkpoint_due = time.monotonic() + (time.monotonic() - began) / CHECKPOINT_SHARE
 
-    def _account(self, flight: _Flight, attempt: Attempt) -> int | None:
+    async def _write(self, lines: list[tuple[int, Attempt]]) -> None:
+        """One transaction: these attempts, and everything else that there is to say by now."""
+        spent, before = self._admission.budget.spent, self._spent_before
+        session = SessionState(
+            seconds=time.monotonic() - self._began,
+            cost=spent.cost - before.cost,
+            tokens=spent.tokens - before.tokens,
+            decisions=tuple(self._decisions),
+            suspects=tuple(self._suspects),
+        )
+        self._decisions.clear()
+        self._suspects.clear()
+        await self._on_disk(lambda: self._ledger.commit(lines, session))
+
+    def _account(self, flight: Flight, attempt: Attempt) -> int | None:
         """Count a committed attempt. Returns its batch if that has ended with it."""
         summary, tally = attempt.summary, self.tally
         tally.prompt_tokens += summary.usage.prompt_tokens
@@ -269,32 +299,31 @@ class Driver:
         preview = prompt.text[: self._preview_chars].replace("\n", " ")
         took = f"{summary.api_calls} calls, {summary.seconds:.1f} s"
         self._detail(f"prompt {prompt.index}: {summary.outcome}, {summary.reason}, {took}: {preview}")
-        if summary.outcome == "failed":
+        failed = summary.outcome == "failed"
+        if failed:
             self._log(f"prompt {prompt.index}: {summary.error_class}: {summary.error}")
-            if summary.retryable and flight.tries < self._max_attempts and not self._stopping:
-                self._try_again(msgspec.structs.replace(flight, tries=flight.tries + 1))
-                return None
-            tally.failed += 1
-        else:
-            tally.done += 1
-            tally.discarded += bool(
-                discard_reason(
-                    assistant_turns=summary.assistant_turns,
-                    reasoning_turns=summary.reasoning_turns,
-                    has_unknown_tools=bool(summary.unknown_tools),
-                    reasoning_filter=self._reasoning_filter,
-                )
+        retry = failed and summary.retryable
+        again, batch = self._schedule.ended(time.monotonic(), flight, retry=retry, cost=summary.usage.cost)
+        if again:
+            return None
+        tally.failed += failed
+        tally.done += not failed
+        tally.discarded += not failed and bool(
+            discard_reason(
+                assistant_turns=summary.assistant_turns,
+                reasoning_turns=summary.reasoning_turns,
+                has_unknown_tools=bool(summary.unknown_tools),
+                reasoning_filter=self._reasoning_filter,
             )
-        batch = flight.rollout.batch_num
-        self._left_in_batch[batch] -= 1
-        return batch if self._left_in_batch[batch] == 0 else None
+        )
+        return batch
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
 
-def _lost_attempt(spec: RolloutSpec) -> Attempt:
-    error = WorkerDied("the worker process died twice with this prompt in it, the second time with no other")
+def _lost_attempt(spec: RolloutSpec, why: str) -> Attempt:
+    error = WorkerDied(f"its worker process died twice with this prompt in it, the second time with no other (it {why})")
     record = Record(
         key=spec.key,
         sample_index=spec.sample_index,

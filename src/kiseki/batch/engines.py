@@ -12,8 +12,10 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -21,8 +23,10 @@ import msgspec
 from kiseki.agent.rollout import RolloutSettings
 from kiseki.batch import frames
 from kiseki.batch.worker import Worker
-from kiseki.errors import WorkersFailed
+from kiseki.errors import NotAdmitted, WorkersFailed
 from kiseki.ledger.types import Attempt
+from kiseki.models.admission import Admission, Admitted, LocalDoor
+from kiseki.models.calls import DROPPED
 from kiseki.sandboxes.factory import reap
 from kiseki.trajectory.types import RolloutSpec
 
@@ -32,10 +36,16 @@ STOP_SECONDS = 10.0
 """What a worker gets to close its sandboxes before it is killed."""
 
 
+SILENT_SECONDS = 60.0
+"""A worker that shows no sign of life for so long hangs (a tool of the user's that blocks its event loop, a stopped process),
+and is ended: twelve missed beats are no busy machine."""
+
+
 class Lost(msgspec.Struct, frozen=True):
     """The worker died with this rollout in it."""
 
     key: str
+    why: str = "died"
 
 
 Result = Attempt | Lost
@@ -59,8 +69,8 @@ class Engine(Protocol):
 class InProcess:
     """Rollouts as tasks of this process."""
 
-    def __init__(self, settings: RolloutSettings, concurrency: int) -> None:
-        self._worker = Worker(settings)
+    def __init__(self, settings: RolloutSettings, admission: Admission, concurrency: int) -> None:
+        self._worker = Worker(settings, LocalDoor(admission))
         self._concurrency = concurrency
         self._running: set[asyncio.Task[None]] = set()
 
@@ -102,14 +112,28 @@ class _Process:
         self.reader = reader
         self.writer = writer
         self.given: set[str] = set()
+        self.calls: set[int] = set()
+        """Of its model calls, those that wait to be let in or have been."""
         self.finished = 0
+        self.heard = time.monotonic()
+        self.why = "died"
+        """What happened to it, should it end too early."""
 
 
 class Processes:
     """Rollouts in worker processes of this machine, each taking its share; a dead one is replaced."""
 
-    def __init__(self, settings: RolloutSettings, concurrency: int, num_workers: int) -> None:
+    def __init__(
+        self,
+        settings: RolloutSettings,
+        admission: Admission,
+        concurrency: int,
+        num_workers: int,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         self._settings = settings
+        self._admission = admission
+        self._silent_seconds = silent_seconds
         self._concurrency = concurrency
         self._num_workers = min(num_workers, concurrency)
         self._share = -(-concurrency // self._num_workers)
@@ -123,7 +147,7 @@ class Processes:
     async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                readers: list[asyncio.Task[None]] = []
+                readers = [tasks.create_task(self._watch())]
                 worker = await self._roomy(tasks, readers, give)  # first room, then a spec: none is taken that has to wait
                 async for spec in specs:
                     if spec.alone:
@@ -159,7 +183,7 @@ class Processes:
 
     async def _read(self, worker: _Process, give: Give) -> None:
         """Give what a worker sends until it ends; then say which rollouts went with it."""
-        while (attempt := await frames.receive(worker.reader, Attempt)) is not None:
+        while (attempt := await self._next_attempt(worker)) is not None:
             worker.given.discard(attempt.key)
             worker.finished += 1
             self._room.set()
@@ -167,11 +191,42 @@ class Processes:
         self._workers.discard(worker)
         self._barren = 0 if worker.finished else self._barren + 1
         for key in worker.given:
-            give(Lost(key))
+            give(Lost(key, worker.why))
         self._room.set()
         status = await self._end(worker)
         if self._barren > MAX_RESTARTS:
             raise WorkersFailed(f"{self._barren} workers in a row died before finishing anything (last exit status {status})")
+
+    async def _next_attempt(self, worker: _Process) -> Attempt | None:
+        """What a worker has to give next, serving its model calls meanwhile; None when it has ended."""
+        while (message := await frames.receive(worker.reader, frames.FROM_WORKER)) is not None:
+            worker.heard = time.monotonic()
+            if isinstance(message, Attempt):
+                return message
+            if isinstance(message, frames.Asks):
+                worker.calls.add(message.key)
+                self._admission.ask((worker.label, message.key), message.ask, partial(_answer, worker, message.key))
+            elif isinstance(message, frames.Leaves):
+                worker.calls.discard(message.key)
+                self._admission.leave((worker.label, message.key), message.end)
+        for key in worker.calls:
+            self._admission.leave((worker.label, key), DROPPED)
+        return None
+
+    async def _watch(self) -> None:
+        """End workers that hang."""
+        looked = time.monotonic()
+        while True:
+            await asyncio.sleep(self._silent_seconds / 4)
+            now = time.monotonic()
+            if now - looked > self._silent_seconds / 2:  # it was us who did not run (a suspended machine, Ctrl-Z)
+                for worker in self._alive:
+                    worker.heard = now
+            looked = now
+            for worker in self._alive:
+                if now - worker.heard > self._silent_seconds:
+                    worker.why = f"showed no sign of life for {self._silent_seconds:g} s and was ended"
+                    worker.process.kill()
 
     async def _run_alone(self, spec: RolloutSpec, give: Give) -> None:
         """One rollout in a process that has no other, so that whatever happens to it is this one's doing."""
@@ -182,7 +237,7 @@ class Processes:
         try:
             worker = await self._start()
             frames.send(worker.writer, spec)
-            give(await frames.receive(worker.reader, Attempt) or Lost(spec.key))
+            give(await self._next_attempt(worker) or Lost(spec.key, worker.why))
         finally:
             self._alone -= 1
             self._room.set()
@@ -226,3 +281,13 @@ class Processes:
 
     async def close(self) -> None:
         await asyncio.gather(*(self._end(worker) for worker in list(self._alive)))
+
+
+def _answer(worker: _Process, key: int, answer: Admitted | NotAdmitted) -> None:
+    """Tell a worker that its call may be made, or that it will not be. One that is gone is told nothing."""
+    if isinstance(answer, Admitted):
+        message = frames.Answered(key, answer)
+    else:
+        message = frames.Answered(key, None, type(answer).__name__, str(answer))
+    with suppress(ConnectionError, RuntimeError):
+        frames.send(worker.writer, message)

@@ -13,6 +13,7 @@ from kiseki.agent.rollout import tools_json
 from kiseki.batch.adopt import batch_files
 from kiseki.batch.config import BatchConfig
 from kiseki.batch.prompts import check_dataset
+from kiseki.batch.spending import with_price
 from kiseki.errors import UsageError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import RunInfo
@@ -52,7 +53,13 @@ class Prepared(msgspec.Struct, frozen=True):
     prefill: tuple[Message, ...]
     info: RunInfo
     model: ModelSettings
-    """With its key."""
+    """With its key and price."""
+
+    @property
+    def config_hash(self) -> str:
+        """Names what the rows of this session are made with: rows of two sessions with the same one are of a kind."""
+        same = {name: value for name, value in msgspec.structs.asdict(self.info).items() if name not in MAY_CHANGE}
+        return hashlib.blake2b(msgspec.json.encode(same, order="sorted"), digest_size=4).hexdigest()
 
 
 def prepare(config: BatchConfig) -> Prepared:
@@ -63,7 +70,8 @@ def prepare(config: BatchConfig) -> Prepared:
     check_model(config.model)
     prefill = read_prefill(config.prefill_messages_file)
     backend = choose_backend(config.sandbox)
-    return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), with_api_key(config.model, os.environ))
+    model = with_price(config, with_api_key(config.model, os.environ))
+    return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), model)
 
 
 def prepare_toolsets(config: BatchConfig) -> Toolsets:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.live import Live
@@ -28,9 +29,11 @@ SAME_SHOWN = 5
 class Progress:
     """A context: draws while it is open, and once more at the end."""
 
-    def __init__(self, console: Console, tally: Tally, *, verbose: bool) -> None:
+    def __init__(self, console: Console, tally: Tally, slowdown: Callable[[], str], *, verbose: bool) -> None:
+        """`slowdown`: what holds the run up at the moment, "" for nothing."""
         self._console = console
         self._tally = tally
+        self._slowdown = slowdown
         self._verbose = verbose
         self._window: deque[tuple[float, int]] = deque([(time.monotonic(), tally.done + tally.failed)])
         self._kinds: Counter[str] = Counter()
@@ -107,6 +110,7 @@ class Progress:
             f"tokens in {short(tally.prompt_tokens)} out {short(tally.completion_tokens)}",
             f"${tally.cost:,.2f}",
             f"ETA {clock(60 * left / per_minute)}" if per_minute and left else "",
+            self._slowdown(),
         ]
         return " · ".join(part for part in parts if part)
 

@@ -21,11 +21,14 @@ from kiseki.batch.plan import Plan, make_plan, read_into_ledger
 from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
-from kiseki.errors import DatasetError, UsageError
+from kiseki.batch.spending import open_admission
+from kiseki.errors import DatasetError, RunStopped, UsageError
 from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.models.admission import Admission
 from kiseki.models.factory import ignored_flags
 from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
+from kiseki.tools.running import end_others
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
 from kiseki.views.build import Views, ViewSettings, save_view_settings
@@ -51,25 +54,23 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         config.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make {config.folder}: {error.strerror}; --output_dir names another place") from error
-    ledger = None
+    plan = None
     try:
-        ledger = open_ledger(config.folder, create=True)
-        check_same_run(ledger, prepared.info, config)
-        without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
-        ledger.start_session(msgspec.json.encode(without_key).decode())
-        plan = plan_run(ledger, config, console, prepared)
-    except BaseException as error:
-        if ledger:
-            ledger.close()
-        if created and isinstance(error, UsageError):  # nothing was to be run: take back what was only just made
+        with open_ledger(config.folder, create=True) as ledger:
+            ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
+            check_same_run(ledger, prepared.info, config)
+            without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
+            ledger.start_session(msgspec.json.encode(without_key).decode(), prepared.config_hash, prepared.info)
+            if config.retry_poison:
+                ledger.forgive_poison()
+            plan = plan_run(ledger, config, console, prepared)
+            return _run(config, console, prepared, ledger, plan)
+    except UsageError:
+        if created and plan is None:  # nothing was to be run: take back what was only just made
             for path in config.folder.iterdir():
                 path.unlink()
             config.folder.rmdir()
         raise
-    try:
-        return _run(config, console, prepared, ledger, plan)
-    finally:
-        ledger.close()
 
 
 def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledger, plan: Plan) -> int:
@@ -80,7 +81,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     save_view_settings(ledger, view_settings)
     settings = RolloutSettings(
         model=prepared.model,
-        sandbox=SandboxSettings(backend=prepared.backend, label=run_label(config.folder)),
+        sandbox=SandboxSettings(backend=prepared.backend, label=run_label(config.folder), start_timeout=config.sandbox_timeout),
         max_turns=config.max_turns,
         prompt_timeout=config.prompt_timeout,
         ephemeral_system_prompt=config.ephemeral_system_prompt,
@@ -89,19 +90,24 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         run_tools=names,
         pass_seed=config.seed is not None,
         unavailable=tuple(toolsets.unavailable),
+        max_cost=config.max_cost_per_prompt,
+        config=prepared.config_hash,
     )
     if left := reap(settings.sandbox.label):  # the lock is ours, so whoever left them is gone
         console.print(f"removed {left} sandboxes that a killed session of this run had left")
     views = Views(ledger, view_settings)
     _say_what_runs(config, console, prepared, plan)
-    interrupted = False
+    interrupted, stopped, budget_spent = False, "", ""
     if plan.to_run:
+        concurrency = min(config.concurrency or default_concurrency(config.model.model), plan.to_run)
+        admission = open_admission(config, prepared.model, ledger, concurrency)
         tally = Tally(total=plan.rollouts, done=plan.done)
-        engine = choose_engine(config, settings, plan.to_run)
-        with Progress(console, tally, verbose=config.verbose) as progress:
+        engine = choose_engine(config, settings, admission, concurrency)
+        with Progress(console, tally, admission.words, verbose=config.verbose) as progress:
             driver = Driver(
                 ledger,
                 engine,
+                admission,
                 views,
                 batches=plan.batches,
                 tally=tally,
@@ -116,6 +122,8 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
             )
             try:
                 interrupted = asyncio.run(_drive(driver, progress.log))
+                stopped = admission.breaker.stopped
+                budget_spent = admission.budget.words() if admission.budget_spent else ""
             finally:
                 reap(settings.sandbox.label)  # what killed workers left
     statistics = finish_views(ledger, views, view_settings, console)
@@ -124,6 +132,18 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     if interrupted:
         console.print(Text("interrupted: everything done is saved; the same command with --resume goes on"), style="yellow")
         return INTERRUPTED
+    if stopped:
+        raise RunStopped(f"the run was stopped: {stopped}; everything done is saved, --resume goes on when that is put right")
+    if budget_spent:
+        left = statistics.outcomes["pending"] + statistics.outcomes["failed"]
+        words = f"the budget is spent ({budget_spent}); {left:,} rollouts are left; a higher one with --resume goes on"
+        console.print(Text(words), style="yellow", soft_wrap=True)
+        return FAILED
+    if poison := ledger.count_poison():
+        words = (
+            f"{poison:,} rollouts have killed their worker twice and are left out from here on; --retry_poison tries them again"
+        )
+        console.print(Text(words), style="yellow", soft_wrap=True)
     if failed := statistics.outcomes["failed"]:
         console.print(Text(f"{failed} rollouts failed; the same command with --resume tries them again"), style="yellow")
         return FAILED
@@ -131,7 +151,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
 
 
 async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:
-    """Run to the end or to the user's Ctrl-C. Returns whether it was interrupted."""
+    """Run to the end, or to the user's Ctrl-C, a SIGTERM or the end of the terminal. Returns whether it was interrupted."""
     signals = 0
 
     def on_signal() -> None:
@@ -144,9 +164,18 @@ async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:
             driver.stop_now()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:  # as nohup starts it: a run that is to outlive its terminal
+        del before[signal.SIGHUP]
+    for number in before:
         loop.add_signal_handler(number, on_signal)
-    await driver.run()
+    try:
+        await driver.run()
+    finally:
+        await end_others()
+        for number, handler in before.items():  # the loop would leave a signal that ends the process in the middle of the views
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
     if signals > 1:
         raise KeyboardInterrupt
     return signals > 0
@@ -210,11 +239,10 @@ def refuse_images(rows: Iterable[Prompt | BadRow], backend: str) -> Iterator[Pro
         yield row
 
 
-def choose_engine(config: BatchConfig, settings: RolloutSettings, rollouts: int) -> Engine:
-    concurrency = min(config.concurrency or default_concurrency(config.model.model), rollouts)
+def choose_engine(config: BatchConfig, settings: RolloutSettings, admission: Admission, concurrency: int) -> Engine:
     if config.engine == "inprocess" or (config.engine == "auto" and min(config.num_workers, concurrency) == 1):
-        return InProcess(settings, concurrency)
-    return Processes(settings, concurrency, config.num_workers)
+        return InProcess(settings, admission, concurrency)
+    return Processes(settings, admission, concurrency, config.num_workers)
 
 
 def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, plan: Plan) -> None:

@@ -1,7 +1,7 @@
 """A worker: runs rollouts on one event loop. The same code in the driver's process, in a worker process and on other machines.
 
-`python -m kiseki.batch.worker FD` is a worker process: it speaks frames (`batch/frames.py`) over the socket FD: settings
-first, then specs in and attempts out. When its driver is gone it cancels everything, closes the sandboxes and ends.
+`python -m kiseki.batch.worker FD` is a worker process: it speaks frames (`batch/frames.py`) over the socket FD. When its driver
+is gone it cancels everything, closes the sandboxes and ends.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import msgspec
 
 from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.batch import frames
+from kiseki.errors import BudgetSpent, RunStopped
 from kiseki.ledger.types import Attempt
+from kiseki.models.admission import Admitted, Ask, Door, settle
 from kiseki.models.base import ChatModel
+from kiseki.models.calls import NOT_SENT, CallEnd
 from kiseki.models.factory import open_model
 from kiseki.tools.toolsets import load_tools
 from kiseki.tools.user_tools import load_user_tools
@@ -31,9 +34,9 @@ from kiseki.trajectory.types import Record, RolloutSpec
 class Worker:
     """Model, tools and settings, ready to run any number of rollouts side by side."""
 
-    def __init__(self, settings: RolloutSettings) -> None:
+    def __init__(self, settings: RolloutSettings, door: Door) -> None:
         self._settings = settings
-        self._model: ChatModel = open_model(settings.model)
+        self._model: ChatModel = open_model(settings.model, door)
         self._own_tools = [each for file in settings.tool_files for each in load_user_tools(file)]
         self._combinations: dict[tuple[str, ...], ToolsOfRollout] = {}
         self._sent_tools: set[str] = set()
@@ -88,12 +91,47 @@ def _make_room() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+class RemoteDoor:
+    """A `Door` to the admission in the driver's process."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._keys = 0
+        self._waiting: dict[int, asyncio.Future[Admitted]] = {}
+
+    async def enter(self, ask: Ask) -> tuple[int, Admitted]:
+        self._keys += 1
+        key = self._keys
+        admitted = self._waiting[key] = asyncio.get_running_loop().create_future()
+        frames.send(self._writer, frames.Asks(key, ask))
+        try:
+            return key, await admitted
+        except asyncio.CancelledError:
+            self.leave(key, NOT_SENT)
+            raise
+        finally:
+            del self._waiting[key]
+
+    def leave(self, key: int, end: CallEnd) -> None:
+        frames.send(self._writer, frames.Leaves(key, end))
+
+    def answered(self, message: frames.Answered) -> None:
+        if (future := self._waiting.get(message.key)) is None:  # cancelled meanwhile
+            return
+        if message.admitted is not None:
+            settle(future, message.admitted)
+        else:
+            refusal = BudgetSpent if message.refusal == BudgetSpent.__name__ else RunStopped
+            settle(future, refusal(message.words))
+
+
 async def _serve(connection: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=connection, limit=frames.MAX_FRAME)
-    settings = await frames.receive(reader, RolloutSettings)
+    settings = await frames.receive(reader, frames.SETTINGS)
     if settings is None:
         return
-    worker = Worker(settings)
+    door = RemoteDoor(writer)
+    worker = Worker(settings, door)
     running: set[asyncio.Task[None]] = set()
 
     async def one(spec: RolloutSpec) -> None:
@@ -106,12 +144,22 @@ async def _serve(connection: socket.socket) -> None:
             traceback.print_exc()
             os._exit(1)
 
+    async def beat() -> None:
+        while True:
+            frames.send(writer, frames.Beat())
+            await asyncio.sleep(frames.BEAT_SECONDS)
+
+    beating = asyncio.create_task(beat())
     try:
-        while (spec := await frames.receive(reader, RolloutSpec)) is not None:
-            task = asyncio.create_task(one(spec))
+        while (message := await frames.receive(reader, frames.TO_WORKER)) is not None:
+            if isinstance(message, frames.Answered):
+                door.answered(message)
+                continue
+            task = asyncio.create_task(one(message))
             running.add(task)
             task.add_done_callback(running.discard)
     finally:  # the driver said so, or is gone: nobody waits for what still runs
+        beating.cancel()
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

@@ -51,6 +51,15 @@ def build_parser(prog: str = "kiseki batch") -> Parser:
     flag(engine, "concurrency", at_least(1), "rollouts at once in the whole run (default: by the machine)")
     flag(engine, "engine", one_of("auto", "inprocess", "processes"), "where rollouts run", "auto")
     flag(engine, "max_attempts", at_least(1), "attempts per rollout and session before it counts as failed", 3)
+    words = "also run rollouts again that have killed their worker twice (they are left out otherwise)"
+    switch(engine, "retry_poison", words)
+    budget = parser.add_argument_group("budgets: reserved before each model call, over all sessions of the run")
+    flag(budget, "max_cost", at_least(0, float), "US dollars that the whole run may cost (default: no limit)")
+    flag(budget, "max_total_tokens", at_least(1), "tokens, in and out, that the whole run may take (default: no limit)")
+    words = "US dollars that one rollout may cost, all its attempts included (default: no limit)"
+    flag(budget, "max_cost_per_prompt", at_least(0, float), words)
+    words = "YAML with prices that the endpoint does not list: 'model: {input: 3, output: 15}', US dollars per million tokens"
+    flag(budget, "prices", str, words, "")
     flag(
         engine,
         "reasoning_filter",

@@ -10,6 +10,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+def open_missing_streams() -> None:
+    """Give standard streams that the process was started without (`>&-`) a place where everything vanishes.
+
+    Else the next file that is opened gets the number of one of them, and with it what is meant for the screen.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def go_dark(stream: TextIO) -> None:
     """Let everything written to `stream` from here on, and what it still holds, vanish."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -18,7 +32,7 @@ def go_dark(stream: TextIO) -> None:
 
 
 class _Display:
-    """stdout that goes dark when its reader is gone (`… | head`)."""
+    """stdout that goes dark when it takes no more: its reader is gone (`… | head`), its terminal, or the room on its disk."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -27,14 +41,14 @@ class _Display:
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
+        except OSError:
             go_dark(self._stream)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except BrokenPipeError:
+        except OSError:
             go_dark(self._stream)
 
     def isatty(self) -> bool:
@@ -51,3 +65,11 @@ def make_console() -> Console:
     from rich.console import Console
 
     return Console(file=cast(IO[str], _Display(sys.stdout)))
+
+
+def complain(error: Exception) -> None:
+    """The one line on stderr."""
+    try:
+        print(f"kiseki: {error}", file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:  # the exit status says it too
+        go_dark(sys.stderr)

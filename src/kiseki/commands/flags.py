@@ -6,7 +6,6 @@ import argparse
 import difflib
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -123,8 +122,3 @@ def one_of(*choices: str) -> Callable[[str], str]:
 def names(text: str) -> tuple[str, ...]:
     """A comma-separated list."""
     return tuple(part for each in text.split(",") if (part := each.strip()))
-
-
-def complain(error: Exception) -> None:
-    """The one line on stderr."""
-    print(f"kiseki: {error}", file=sys.stderr)  # noqa: T201

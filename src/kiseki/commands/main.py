@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
 from kiseki import __version__
-from kiseki.commands.display import go_dark
-from kiseki.commands.flags import complain
-from kiseki.errors import KisekiError, UsageError
+from kiseki.commands.display import complain, go_dark, open_missing_streams
+from kiseki.errors import KisekiError, StorageError, UsageError
 
 COMMANDS = {
     "batch": "a dataset of prompts → trajectories",
     "agent": "one prompt → one trajectory",
     "merge": "rebuild a run's files from its ledger, with other filters",
+    "verify": "check a run: its ledger, and every file against it",
+    "log": "a run's sessions, and why it slowed down, paused or stopped",
     "mock-server": "a model server that injects faults, for trying set-ups",
 }
 UNUSABLE, UNEXPECTED, INTERRUPTED = 2, 1, 130
@@ -28,21 +30,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand in `argv` (default: the process's) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     resumes = arguments[:1] == ["batch"]  # the others have nothing that --resume would go on with
+    saved = "; what was done before is saved, the same command with --resume goes on" if resumes else ""
+    open_missing_streams()
+    _stop_in_order()
     try:
-        return _dispatch(arguments)
+        status = _dispatch(arguments)
+        _flush()
+        return status
     except UsageError as error:
         complain(error)
         return UNUSABLE
     except KeyboardInterrupt:
-        complain(KisekiError("interrupted" + ("; everything that was done is saved, --resume goes on" if resumes else "")))
+        complain(KisekiError(f"interrupted{saved}"))
         return INTERRUPTED
     except BrokenPipeError:
         go_dark(sys.stdout)
         return UNEXPECTED
+    except StorageError as error:
+        complain(KisekiError(f"{error}{saved}"))
+        return UNEXPECTED
     except OSError as error:  # what is on the disk stays whole: files are replaced only when they are complete
         where = f"{error.filename}: " if error.filename else ""
-        saved = "; what was done before is saved, a run goes on with --resume" if resumes else ""
         complain(KisekiError(f"{where}{error.strerror or error}{saved}"))
+        go_dark(sys.stdout)  # it may have been the screen
         return UNEXPECTED
     except KisekiError as error:
         complain(error)
@@ -62,8 +72,26 @@ def _dispatch(arguments: list[str]) -> int:
         hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
     module = importlib.import_module(f"kiseki.commands.{name.replace('-', '_')}")
-    status: int = module.main(arguments[1:])
+    try:
+        status: int = module.main(arguments[1:])
+    except SystemExit:  # how argparse ends after --help
+        return 0
     return status
+
+
+def _stop_in_order() -> None:
+    """SIGTERM and the end of the terminal stop a command as Ctrl-C does; what was ignored at its start (`nohup`) stays so."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
+def _flush() -> None:
+    """Now, since at the exit of the process it would be too late for a clear line."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def _help() -> str:

@@ -35,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
     from kiseki.views.report import print_report
 
     folder, console = Path(flags.run_folder), make_console()
-    ledger = open_ledger(folder, create=False)
-    try:
+    with open_ledger(folder, create=False) as ledger:
+        ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
         settings = load_view_settings(ledger)
         if settings is None:
             raise UsageError(f"{folder} holds a run that never started; there is nothing to merge")
@@ -44,7 +44,5 @@ def main(argv: Sequence[str]) -> int:
             settings = msgspec.structs.replace(settings, reasoning_filter=flags.reasoning_filter == "on")
             save_view_settings(ledger, settings)
         print_report(console, finish_views(ledger, Views(ledger, settings), settings, console, rebuild=True))
-    finally:
-        ledger.close()
     console.print(Text(f"trajectories: {folder / TRAJECTORIES}"), soft_wrap=True)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ DEFAULT_PORT = 8099
 
 EPILOG = f"""\
 example: kiseki mock-server --port=8099 --fault rate_limit=0.1 --fault torn=0.05
+         kiseki mock-server --requests_per_minute=600 --fail_after=100 --fail_kind=no_credit --price=3,15
 then:    kiseki batch … --base_url=http://127.0.0.1:8099/v1 --model=any
 
 A script is JSON or YAML; the first rule that matches the last user text wins:
@@ -41,7 +43,17 @@ def build_parser() -> Parser:
     add("fault", action="append", default=[], metavar="KIND=RATE", help="probability of a kind of fault; may be repeated")
     add("rate_limit_every", type=int, default=0, metavar="K", help="every K-th request gets a 429 (default: none)")
     add("max_in_flight", type=int, default=0, metavar="N", help="more requests than N at once get a 429 (default: no limit)")
-    add("retry_after", type=float, default=1.0, metavar="SECONDS", help="told with every 429 (default 1)")
+    add("retry_after", type=float, default=1.0, metavar="SECONDS", help="told with a 429 (default 1); a bucket tells its own")
+    add("requests_per_minute", type=float, default=0.0, metavar="N", help="a token bucket, as hosted APIs have (default: none)")
+    add("tokens_per_minute", type=float, default=0.0, metavar="N", help="the same for tokens (default: none)")
+    add("burst", type=float, default=60.0, metavar="SECONDS", help="refill that these buckets hold (default 60)")
+    add("fail_after", type=int, default=0, metavar="N", help="from the N-th request on, every one fails (default: none does)")
+    add("fail_kind", default="error_503", metavar="KIND", help="the fault that they get (default error_503)")
+    add("fail_for", type=int, default=0, metavar="N", help="requests until that ends (default: it does not)")
+    add("price", type=_price, default=(1.0, 1.0), metavar="IN,OUT", help="US dollars per million tokens (default 1,1)")
+    boolean: dict[str, Any] = {"type": _truth, "nargs": "?", "const": True, "metavar": "BOOL"}
+    add("report_cost", default=True, help="replies carry their cost, as OpenRouter's do (default true)", **boolean)
+    add("list_prices", default=False, help="GET /v1/models lists the price, as OpenRouter's does (default false)", **boolean)
     add("seed", type=int, default=0, help="of faults and jitter (default 0)")
     add("record", type=int, default=0, metavar="N", help="keep the last N requests for GET /stats?log=1 (default 0)")
     return parser
@@ -67,6 +79,20 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def _price(text: str) -> tuple[float, float]:
+    try:
+        prompt, completion = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no IN,OUT such as 3,15") from None
+    return prompt, completion
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"
 
 
 def _rate(text: str) -> tuple[str, float]:

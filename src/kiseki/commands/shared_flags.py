@@ -20,6 +20,9 @@ def add_model_flags(parser: Parser) -> None:
     flag(group, "temperature", at_least(0, float), "sampling temperature (default: the endpoint's)")
     flag(group, "top_p", at_least(0, float), "nucleus sampling (default: the endpoint's)")
     switch(group, "stream", "ask for streamed replies: long ones are then less likely to be cut by a proxy")
+    flag(group, "call_timeout", at_least(0.001, float), "seconds for one model call, its whole answer included", 1800.0)
+    words = "seconds for which the endpoint may turn a call away (429, 503), or fail every call, before that counts"
+    flag(group, "provider_patience", at_least(0.001, float), words, 300.0)
     routing = parser.add_argument_group("OpenRouter routing and reasoning")
     flag(routing, "providers_allowed", names, "only these upstream providers (comma-separated)", ())
     flag(routing, "providers_ignored", names, "never these upstream providers (comma-separated)", ())
@@ -39,6 +42,7 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
     flag(group, "tools", names, "Python files with tools of your own (comma-separated)", ())
     flag(group, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
+    flag(group, "sandbox_timeout", at_least(0.001, float), "seconds that a sandbox may take to start", 60.0)
     return group
 
 
@@ -52,6 +56,8 @@ def model_settings(flags: argparse.Namespace) -> ModelSettings:
         temperature=flags.temperature,
         top_p=flags.top_p,
         stream=flags.stream,
+        call_timeout=flags.call_timeout,
+        provider_patience=flags.provider_patience,
         providers_allowed=flags.providers_allowed,
         providers_ignored=flags.providers_ignored,
         providers_order=flags.providers_order,

@@ -6,27 +6,32 @@ disk never holds up the rollouts.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeGuard
 
 import msgspec
 
 from kiseki import __version__
-from kiseki.errors import LedgerError, StorageError
+from kiseki.errors import KisekiError, LedgerError, StorageError
 from kiseki.ledger.schema import FROM_VERSION_1, POISON, SCHEMA, VERSION
-from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout, SessionState
+from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout, RunInfo, SessionState
 from kiseki.trajectory.types import Prompt
 
 LEDGER_NAME = "run.db"
 LOCK_NAME = "run.lock"
 BUSY_SECONDS = 30.0
-"""How long to wait for a reader such as a viewer; another writer is kept out by the lock file."""
+"""How long to wait for another program that holds the database, such as an editor; another run is kept out by the lock file."""
+SAID_AFTER_SECONDS = 1.0
+"""Of that wait, before the user is told."""
 CACHE_KB = 48_000
 """Holds the index of a million prompts' keys, which planning visits in random order."""
 PAGE = 500
@@ -51,17 +56,30 @@ _to_json = msgspec.json.encode
 
 
 class Ledger:
-    """The open ledger of one run folder. Make one with `open_ledger`."""
+    """The open ledger of one run folder. Make one with `open_ledger`.
+
+    As a context it closes at the end, and whatever SQLite says inside leaves it as an error of ours (`in_words`).
+    """
 
     def __init__(self, folder: Path, connection: sqlite3.Connection, lock: int) -> None:
         self.folder = folder
         self.db = connection
         self._lock = lock
         self.session_id = 0
+        self.waiting: Callable[[str], None] = lambda line: None
+        """Is told, from whichever thread writes, when another program holds the ledger."""
 
     def close(self) -> None:
         self.db.close()
         os.close(self._lock)  # which gives up the lock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+        if _is_of_the_file(error):
+            raise in_words(self.folder, error) from error
 
     # ---- identity -------------------------------------------------------------------------------------------------
 
@@ -73,8 +91,11 @@ class Ledger:
         with self.transaction():
             self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    def start_session(self, settings: str) -> None:
+    def start_session(self, settings: str, config: str = "", info: RunInfo | None = None) -> None:
+        """`settings`: of this start, as JSON. `config`: the hash that its attempts will bear, which stands for `info`."""
         with self.transaction():
+            if info:
+                self.db.execute("INSERT OR IGNORE INTO configs VALUES (?, ?)", (config, _to_json(info).decode()))
             cursor = self.db.execute(
                 "INSERT INTO sessions (started, settings, version) VALUES (?, ?, ?)", (time.time(), settings, __version__)
             )
@@ -82,18 +103,52 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block's writes or none. Raises `StorageError` when the disk does not take them."""
+        """All of the block's writes or none. Raises `StorageError` when they are not taken, `LedgerError` for a damaged file."""
         try:
-            self.db.execute("BEGIN IMMEDIATE")
+            self._begin()
             yield
             self.db.execute("COMMIT")
         except BaseException as error:
             if self.db.in_transaction:  # some errors have ended it already
                 self.db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                path = self.folder / LEDGER_NAME
-                raise StorageError(f"cannot write {path}: {error}; what was done before is saved, --resume goes on") from error
+            if _is_of_the_file(error):
+                raise in_words(self.folder, error) from error
             raise
+
+    def _begin(self) -> None:
+        try:
+            self._set_patience(SAID_AFTER_SECONDS)
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY:
+                raise
+            path = self.folder / LEDGER_NAME
+            self.waiting(f"another program holds {path}; waiting up to {BUSY_SECONDS:g} s for it to let go")
+            self._set_patience(BUSY_SECONDS)
+            self.db.execute("BEGIN IMMEDIATE")
+        finally:
+            self._set_patience(BUSY_SECONDS)
+
+    def _set_patience(self, seconds: float) -> None:
+        self.db.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+
+    def spent(self) -> tuple[float, int]:
+        """US dollars and tokens that all sessions have spent, on rollouts without an outcome too."""
+        of_sessions = self.db.execute("SELECT coalesce(sum(cost), 0.0), coalesce(sum(tokens), 0) FROM sessions").fetchone()
+        # sessions of a ledger of version 1 did not count
+        of_attempts = self.db.execute(
+            "SELECT coalesce(sum(cost), 0.0), coalesce(sum(prompt_tokens + completion_tokens), 0) FROM attempts"
+        ).fetchone()
+        return max(of_sessions[0], of_attempts[0]), max(of_sessions[1], of_attempts[1])
+
+    def count_poison(self) -> int:
+        """Rollouts that have killed their worker twice."""
+        return int(self.db.execute(f"SELECT count(*) FROM rollouts WHERE suspect = {POISON}").fetchone()[0])
+
+    def forgive_poison(self) -> None:
+        """Let them be run again, each alone."""
+        with self.transaction():
+            self.db.execute(f"UPDATE rollouts SET suspect = 1 WHERE suspect = {POISON}")
 
     # ---- writing --------------------------------------------------------------------------------------------------
 
@@ -124,13 +179,12 @@ class Ledger:
                 "INSERT INTO decisions VALUES (NULL, ?, ?, ?, ?)",
                 [(self.session_id, each.at, each.kind, each.detail) for each in session.decisions],
             )
+            self.db.executemany(
+                "UPDATE rollouts SET suspect = max(suspect, ?) WHERE id = ?",
+                [(level, rollout_id) for rollout_id, level in session.suspects],
+            )
             for rollout_id, attempt in attempts:
                 self.write(rollout_id, attempt)
-
-    def set_suspect(self, rollout_id: int, level: int) -> None:
-        """Note that a worker died with this rollout: 1 with others in it, `POISON` with it alone."""
-        with self.transaction():
-            self.db.execute("UPDATE rollouts SET suspect = max(suspect, ?) WHERE id = ?", (level, rollout_id))
 
     def write(self, rollout_id: int, attempt: Attempt) -> None:
         """Write one ended attempt inside a transaction of the caller's."""
@@ -194,46 +248,99 @@ class Ledger:
 def open_ledger(folder: Path, *, create: bool) -> Ledger:
     """The ledger in `folder`, locked for this process.
 
-    Raises `LedgerError`: in use by another process, not there (with `create` false), not a ledger, or of another version.
+    Raises `LedgerError`: in use by another process, not there (with `create` false), not writable, damaged, not a ledger, or of
+    another version; `StorageError` on a full disk.
     """
     path = folder / LEDGER_NAME
     if not create and not path.exists():
         raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
-    try:
-        lock = _take_lock(folder)
-    except OSError as error:
-        raise LedgerError(f"cannot write in {folder}: {error.strerror}") from error
+    lock = _take_lock(folder)
     try:
         connection = _connect(path)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version <= VERSION and (tables or version) and "rollouts" not in tables:
+            raise LedgerError(f"{path} is a database of something else; move it away, or name another run")
         if version == 0:
             # autocommit is off inside a script only if it says so: the tables and the version come together or not at all
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version == 1:
             connection.executescript(f"BEGIN IMMEDIATE; {FROM_VERSION_1} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
-            raise LedgerError(f"{path} was written by another version of the tool (format {version}, this one has {VERSION})")
+            raise LedgerError(
+                f"{path} was written by another version of the tool (format {version}, this one has {VERSION}); use that version"
+            )
     except sqlite3.DatabaseError as error:
         os.close(lock)
-        raise LedgerError(f"{path} cannot be used: {error}") from error
+        raise in_words(folder, error) from error
     except LedgerError:
         os.close(lock)
         raise
     return Ledger(folder, connection, lock)
 
 
+def in_words(folder: Path, error: sqlite3.DatabaseError) -> KisekiError:
+    """What SQLite's error about the ledger in `folder` means to its user, with the way out."""
+    path, code = folder / LEDGER_NAME, _code(error)
+    if code == sqlite3.SQLITE_FULL:
+        return StorageError(f"cannot write {path}: no space left on its disk or in the folder for temporary files")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageError(f"cannot write {path}: another program holds it, close that program")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH):
+        return StorageError(f"cannot write {path}: {error}; the folder and its files must be writable")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_TOOBIG):
+        name = getattr(error, "sqlite_errorname", "")
+        return StorageError(
+            f"cannot write {path}: {error} ({name}); is the disk, or your share of it, full, read-only or faulty?"
+        )
+    return LedgerError(
+        f"{path} is damaged or no ledger ({error}); put a copy of it back (kiseki verify {folder} says what is damaged),"
+        f" or move {path}* away: --resume then takes over the rows of the batch_*.jsonl files"
+    )
+
+
+def _is_of_the_file(error: BaseException | None) -> TypeGuard[sqlite3.DatabaseError]:
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError)  # which is our own bug
+
+
+def _code(error: sqlite3.DatabaseError) -> int:
+    """SQLite's primary result code."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
 def _take_lock(folder: Path) -> int:
-    """An advisory lock that the kernel drops with the process, so that none can be stale."""
-    lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """An advisory lock that the kernel drops with the process, so that none can be stale.
+
+    What the file says is only who holds it. Raises `LedgerError`: held by another process, or none to be had; `StorageError` on a
+    full disk.
+    """
+    try:
+        lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _not_locked(folder, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     except BlockingIOError:
         holder = os.read(lock, 200).decode("utf-8", "replace").strip() or "another process"
         os.close(lock)
         raise LedgerError(f"{folder} is in use by {holder}; wait for it to end, or stop it") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except OSError as error:
+        os.close(lock)
+        raise _not_locked(folder, error) from error
     return lock
+
+
+def _not_locked(folder: Path, error: OSError) -> KisekiError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"cannot write {folder / LOCK_NAME}: {error.strerror}")
+    if error.errno in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL):
+        return LedgerError(
+            f"the file system of {folder} gives no locks ({error.strerror}), and nothing else keeps a second run out;"
+            " put the run on another disk (--output_dir)"
+        )
+    return LedgerError(f"cannot write in {folder}: {error.strerror}; a run needs a folder that it can write (--output_dir)")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -242,7 +349,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
+    except sqlite3.OperationalError as error:
+        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):  # nothing that another mode would change
+            connection.close()
+            raise
         mode = ""
     if mode != "wal":
         connection.close()

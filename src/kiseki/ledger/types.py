@@ -8,7 +8,7 @@ from kiseki.trajectory.record import Summary
 from kiseki.trajectory.types import Prompt
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, tag=True):
     """One attempt that ended, ready to be written: made by a worker, committed by the driver."""
 
     key: str
@@ -57,6 +57,8 @@ class SessionState(msgspec.Struct, frozen=True):
     """Prompt and completion tokens of the same calls."""
     decisions: tuple[Decision, ...] = ()
     """Those since the last commit."""
+    suspects: tuple[tuple[int, int], ...] = ()
+    """(rollout id, level) of rollouts with which a worker died since the last commit: 1 with others in it, `POISON` alone."""
 
 
 class DoneRollout(msgspec.Struct, frozen=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import msgspec
 
 from kiseki.trajectory.types import Message, ModelCall
+
+NOT_HELD: AbstractContextManager[Any] = nullcontext()
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
@@ -25,6 +28,18 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Everything sent, ephemeral system prompt and prefill included."""
     tools: tuple[ToolSchema, ...] = ()
     seed: int | None = None
+    allowance: float | None = None
+    """US dollars that this call may cost at most. Default: no limit."""
+
+
+class RateInfo(msgspec.Struct, frozen=True):
+    """What an answer's `x-ratelimit-*` headers say is left, and for how long. None where they do not say."""
+
+    requests_left: float | None = None
+    requests_reset: float | None = None
+    """Seconds until there are as many requests as there can be."""
+    tokens_left: float | None = None
+    tokens_reset: float | None = None
 
 
 class ChatReply(msgspec.Struct, frozen=True):
@@ -38,8 +53,23 @@ class ChatReply(msgspec.Struct, frozen=True):
 class ChatModel(Protocol):
     """A model that can be asked. Safe for many concurrent calls on one event loop."""
 
-    async def complete(self, request: ChatRequest) -> ChatReply:
-        """One reply. Raises `ProviderError` (retries already spent)."""
+    async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
+        """One reply. Raises `ProviderError` (retries already spent), and `NotAdmitted` or `PromptBudgetSpent` when the call
+        is not made at all. `on_hold` is entered while it waits to be let in, so that such a wait counts against nobody."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ChatClient(Protocol):
+    """What one dialect does: one request, one answer. Who may ask, when, and how often is not its business."""
+
+    def encode(self, request: ChatRequest) -> tuple[Any, int]:
+        """The request as `send` takes it, any number of times, and its size in bytes."""
+        ...
+
+    async def send(self, encoded: Any) -> tuple[ChatReply, RateInfo | None]:
+        """One try. The second part is what the endpoint says is left of its limits. Raises `ProviderError`."""
         ...
 
     async def close(self) -> None: ...

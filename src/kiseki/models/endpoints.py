@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kiseki.errors import UsageError
+from kiseki.models.prices import Price
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
@@ -53,8 +54,14 @@ class ModelSettings(msgspec.Struct, frozen=True):
     """Ask for server-sent events; the reply is the same, only long ones are less likely to be cut by a proxy. Default: False."""
     call_timeout: float = 1800.0
     """Seconds that one request may take, connection and whole body included. Default: 1800."""
+    stream_timeout: float = 300.0
+    """Seconds in which something more of a streamed reply must come, once it has begun. Default: 300."""
+    provider_patience: float = 300.0
+    """Seconds for which the endpoint may turn a call away (429, 503), or fail every call, before that counts. Default: 300."""
     max_retries: int = 5
     """Requests after the first one that a retryable failure may cost. Default: 5."""
+    price: Price | None = None
+    """What a token costs, where that is known. Default: not known."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -326,7 +333,7 @@ def check_settings(settings: ModelSettings) -> None:
         raise UsageError("--base_url must not hold a user name or password; give the key with --api_key or the environment.")
     if not settings.api_key.isprintable() or not settings.api_key.isascii() or settings.api_key != settings.api_key.strip():
         raise UsageError("The API key has characters that no HTTP header can carry (a line break, a space at an end?).")
-    positive = {"--max_tokens": settings.max_tokens, "the call timeout": settings.call_timeout}
+    positive = {"--max_tokens": settings.max_tokens, "--call_timeout": settings.call_timeout}
     for name, value in positive.items():
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be above 0, not {value}.")

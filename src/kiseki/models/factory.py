@@ -7,8 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from kiseki.errors import UsageError
-from kiseki.models.base import ChatModel
+from kiseki.models.admission import UNLIMITED, Admission, Door, LocalDoor
+from kiseki.models.asking import AskedModel
+from kiseki.models.base import ChatClient, ChatModel
+from kiseki.models.breaker import Breaker
+from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings, check_settings, resolve_api_key
+from kiseki.models.rate_limit import RateLimit
 
 BUILTIN_PREFIX = "builtin/"
 PRACTICE = "builtin/practice"
@@ -46,8 +51,15 @@ def check_model(settings: ModelSettings) -> None:
         raise UsageError(f"there is no built-in model {settings.model!r}; the built-in model is {PRACTICE}")
 
 
-def open_model(settings: ModelSettings) -> ChatModel:
-    """The model behind `settings`; its heavy parts are imported only here."""
+def open_model(settings: ModelSettings, door: Door | None = None) -> ChatModel:
+    """The model behind `settings`; its heavy parts are imported only here. `door`: to the run's admission; default: its own."""
+    if door is None:
+        limit, breaker = RateLimit(UNLIMITED), Breaker(settings.provider_patience)
+        door = LocalDoor(Admission(limit, breaker, Budget()))
+    return AskedModel(_open_client(settings), door, settings)
+
+
+def _open_client(settings: ModelSettings) -> ChatClient:
     if is_builtin(settings.model):
         from kiseki.models.practice import PracticeModel
 

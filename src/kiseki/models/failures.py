@@ -21,6 +21,7 @@ from kiseki.errors import (
     ProviderOverloaded,
     RateLimited,
 )
+from kiseki.models.rate_headers import parse_rate
 from kiseki.models.retry import parse_retry_after
 from kiseki.models.wire import WireCompletion, excerpt
 from kiseki.trajectory.text import clean_text
@@ -80,7 +81,9 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: f
         words = _plain_text(body)
     if 300 <= status < 400:
         words = f"redirects to {headers.get('Location', 'nowhere')}; set --base_url to where the API is. {words}"
-    return _error(status, words, code, parse_retry_after(headers, now), decoded)
+    error = _error(status, words, code, parse_retry_after(headers, now), decoded)
+    error.rate = parse_rate(headers, now)
+    return error
 
 
 def error_inside(answer: WireCompletion) -> ProviderError | None:

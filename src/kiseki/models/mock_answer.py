@@ -15,7 +15,8 @@ from kiseki.models.mock_script import Asked, MockConfig, Situation, Turn, fill
 encode = msgspec.json.Encoder().encode
 
 CHARS_PER_TOKEN = 4
-DOLLARS_PER_TOKEN = 1e-6
+PER_MILLION = 1_000_000
+CONTEXT_LENGTH, MOST_TOKENS = 131_072, 32_768  # as listed; nothing holds a request to them
 STREAM_PIECE = 24  # characters in a delta: small enough that every text of some length comes in several
 TAGS = {
     "think": ("<think>", "</think>\n\n"),
@@ -27,7 +28,7 @@ TAGS = {
 def completion(
     config: MockConfig, asked: Asked, situation: Situation, turn: Turn, fault: str, prompt_chars: int
 ) -> dict[str, Any]:
-    """The whole answer to a request."""
+    """The whole answer to a request, its usage without a price (`bill`)."""
     variables = {
         "prompt": situation.prompt,
         "last_tool_result": situation.last_tool_result,
@@ -41,6 +42,10 @@ def completion(
         content, reasoning = "", ""
     if fault == "length" and isinstance(content, str):
         content = content[: len(content) // 2]
+    most = asked.most
+    if most is not None:
+        content, reasoning, calls, cut = _cut(most, content, reasoning, calls)
+        finish = "length" if cut else finish
     if fault in ("content_filter", "length"):
         finish = fault
     message: dict[str, Any] = {"role": "assistant", "content": content}
@@ -50,17 +55,78 @@ def completion(
     if reasoning:
         _place(message, reasoning, turn.reasoning_field or config.reasoning_field)
     message.update(turn.message)
-    answer: dict[str, Any] = {
+    usage = dict(turn.usage) if turn.usage else _usage(prompt_chars, content, reasoning, calls)
+    if most is not None and _count(usage, "completion_tokens") > most:
+        usage |= {"completion_tokens": most, "total_tokens": _count(usage, "prompt_tokens") + most}
+    return {
         "id": f"chatcmpl-mock-{len(asked.messages)}",
         "object": "chat.completion",
         "created": 0,
         "model": asked.model,
         "provider": "mock",
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": usage,
     }
-    if fault != "no_usage":
-        answer["usage"] = turn.usage or _usage(prompt_chars, content, reasoning, calls)
-    return answer
+
+
+def bill(config: MockConfig, answer: dict[str, Any], fault: str) -> tuple[int, int, float]:
+    """Prompt tokens, completion tokens and dollars of an answer; its usage gets the cost, or is left out as the fault wants."""
+    usage = answer["usage"]
+    prompt, given = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    cost = usage.get("cost")
+    if not isinstance(cost, int | float):
+        cost = (prompt * config.price[0] + given * config.price[1]) / PER_MILLION
+        if config.report_cost:
+            usage["cost"] = cost
+    if fault == "no_usage":
+        del answer["usage"]
+    return prompt, given, cost
+
+
+def model_list(config: MockConfig) -> dict[str, Any]:
+    """What GET /v1/models says."""
+    model: dict[str, Any] = {"object": "model", "created": 0}
+    if config.list_prices:
+        prompt, completion = config.price
+        model["pricing"] = {
+            "prompt": _dollars_per_token(prompt),
+            "completion": _dollars_per_token(completion),
+            "request": "0",
+            "input_cache_read": _dollars_per_token(prompt / 10),
+        }
+        model["context_length"] = CONTEXT_LENGTH
+        model["top_provider"] = {"context_length": CONTEXT_LENGTH, "max_completion_tokens": MOST_TOKENS}
+    return {"object": "list", "data": [{"id": name, **model} for name in dict.fromkeys(("mock", *config.models))]}
+
+
+def _dollars_per_token(per_million: float) -> str:
+    return f"{per_million / PER_MILLION:.15f}".rstrip("0").rstrip(".")
+
+
+def _count(usage: dict[str, Any], name: str) -> int:
+    """A count of a usage, which a script can give anything."""
+    value = usage.get(name)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _cut(most: int, content: Any, reasoning: str, calls: list[dict[str, Any]]) -> tuple[Any, str, list[dict[str, Any]], bool]:
+    """What fits into `most` tokens of content, reasoning and calls, in the order in which a model says it, and whether all did.
+
+    A call that doesn't fit is left out whole.
+    """
+    left = (most - 1) * CHARS_PER_TOKEN + CHARS_PER_TOKEN - 1  # counts are rounded down, then one is added
+    if len(reasoning) > left:
+        return "", reasoning[:left], [], True
+    left -= len(reasoning) // CHARS_PER_TOKEN * CHARS_PER_TOKEN
+    if isinstance(content, str):
+        if len(content) > left:
+            return content[:left], reasoning, [], True
+        left -= len(content)
+    for position, call in enumerate(calls):
+        left -= len(call["function"]["arguments"])
+        if left < 0:
+            return content, reasoning, calls[:position], True
+    return content, reasoning, calls, False
 
 
 def _calls(asked: Asked, turn: Turn, fault: str, variables: dict[str, str]) -> list[dict[str, Any]]:
@@ -107,7 +173,6 @@ def _usage(prompt_chars: int, content: Any, reasoning: str, calls: list[dict[str
         "total_tokens": prompt + given,
         "completion_tokens_details": {"reasoning_tokens": thought},
         "prompt_tokens_details": {"cached_tokens": 0},
-        "cost": (prompt + given) * DOLLARS_PER_TOKEN,
     }
 
 

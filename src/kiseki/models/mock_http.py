@@ -12,24 +12,39 @@ import hashlib
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from kiseki.models.mock_answer import completion, encode, events
-from kiseki.models.mock_script import HTTP_FAULTS, Asked, Fault, MockConfig, draw, drawn_fault, situation_of, turn_of
+from kiseki.models.mock_answer import CHARS_PER_TOKEN, bill, completion, encode, events, model_list
+from kiseki.models.mock_script import (
+    HTTP_FAULTS,
+    Asked,
+    Bucket,
+    Fault,
+    MockConfig,
+    Turn,
+    draw,
+    drawn_fault,
+    duration_text,
+    situation_of,
+    turn_of,
+)
 
 REASONS = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
     402: "Payment Required",
+    403: "Forbidden",
     404: "Not Found",
     411: "Length Required",
     429: "Too Many Requests",
     500: "Internal Server Error",
     502: "Bad Gateway",
     503: "Service Unavailable",
+    529: "Overloaded",
 }
 HTML_PAGE = (
     b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title><style>body{color:red}</style></head>"
@@ -52,20 +67,30 @@ class Answer(msgspec.Struct):
     fault: str = ""
     key: str = ""
     turn: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
 
 
 class MockState:
     """The counters of one server, and the answer to each request."""
 
-    def __init__(self, config: MockConfig) -> None:
+    def __init__(self, config: MockConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds; the rate limits go by it."""
         self.config = config
         self.connections: set[MockConnection] = set()
         self.calls = 0
+        self.starts = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost = 0.0
         self.in_flight = 0
         self.peak_in_flight = 0
         self.by_status: collections.Counter[int] = collections.Counter()
         self.by_fault: collections.Counter[str] = collections.Counter()
         self.log: collections.deque[dict[str, Any]] = collections.deque(maxlen=config.record)
+        rates = {"requests": config.requests_per_minute, "tokens": config.tokens_per_minute}
+        self._buckets = {what: Bucket(rate, config.burst, clock) for what, rate in rates.items() if rate}
         self._cpu_before = time.thread_time()
         self._asked_before: collections.Counter[str] = collections.Counter()
         self._counts = bool(config.faults or config.jitter or config.record) or any(
@@ -73,13 +98,20 @@ class MockState:
         )
 
     def stats(self, *, log: bool, own: MockConnection) -> dict[str, Any]:
-        """`connections` leaves out the one that asks; `cpu_seconds` is the server thread's."""
+        """`starts` are calls without an assistant message yet; tokens and cost are those of the answers that were sent whole.
+
+        `connections` leaves out the one that asks; `cpu_seconds` is the server thread's.
+        """
         stats: dict[str, Any] = {
             "calls": self.calls,
+            "starts": self.starts,
             "in_flight": self.in_flight,
             "peak_in_flight": self.peak_in_flight,
             "by_status": {str(status): count for status, count in sorted(self.by_status.items())},
             "by_fault": dict(self.by_fault),
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cost": self.cost,
             "connections": len(self.connections - {own}),
             "cpu_seconds": time.thread_time() - self._cpu_before,
         }
@@ -95,23 +127,60 @@ class MockState:
         except msgspec.DecodeError as error:
             return _error(Fault("bad_request"), 400, "invalid_request_error", str(error))
         config, situation = self.config, situation_of(asked)
+        self.starts += situation.turn == 0
         turn = turn_of(config, asked, situation)
+        fault = self._refusal(asked, len(body))
         key, nth = "", 0
         if self._counts:
             key = _conversation_key(asked)
             nth = self._asked_before[key]
-            self._asked_before[key] = nth + 1
-        fault = turn.fault
-        if fault is not None and fault.times is not None and nth >= fault.times:
-            fault = None
+            if fault is None:  # what is refused before the script is asked takes none of its faults away
+                self._asked_before[key] = nth + 1
         if fault is None:
-            fault = self._limit() or drawn_fault(config, f"{key}/{nth}")
+            fault = self._fault(turn, key, nth)
         latency = config.latency if turn.latency is None else turn.latency
         if config.jitter:
             latency += config.jitter * draw(config.seed, f"{key}/{nth}", "jitter")
         answer = self._answer(asked, fault, headers, lambda kind: completion(config, asked, situation, turn, kind, len(body)))
         answer.latency, answer.key, answer.turn = latency, key, situation.turn
+        if self._buckets:
+            self._charge(answer)
         return answer
+
+    def sent(self, answer: Answer) -> None:
+        """Count an answer that was sent whole."""
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
+        self.cost += answer.cost
+
+    def _refusal(self, asked: Asked, prompt_chars: int) -> Fault | None:
+        """The fault of an outage or an empty bucket; takes the request out of its bucket where there is none."""
+        config = self.config
+        if config.fail_after and 0 <= self.calls - config.fail_after < (config.fail_for or self.calls):
+            return Fault(config.fail_kind)
+        if self._buckets:
+            needs = {"requests": 1, "tokens": prompt_chars // CHARS_PER_TOKEN + (asked.most or 0)}
+            wait = max(bucket.wait(needs[what]) for what, bucket in self._buckets.items())
+            if wait > 0.0:
+                return Fault("rate_limit", retry_after=wait)
+            if "requests" in self._buckets:
+                self._buckets["requests"].take(1)
+        return None
+
+    def _charge(self, answer: Answer) -> None:
+        """Take an answer's tokens out of their bucket, and tell how the buckets stand."""
+        for what, bucket in self._buckets.items():
+            if what == "tokens":
+                bucket.take(answer.prompt_tokens + answer.completion_tokens)
+            answer.headers[f"x-ratelimit-limit-{what}"] = f"{bucket.per_minute:.0f}"
+            answer.headers[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.level())))
+            answer.headers[f"x-ratelimit-reset-{what}"] = duration_text(bucket.until_full())
+
+    def _fault(self, turn: Turn, key: str, nth: int) -> Fault | None:
+        fault = turn.fault
+        if fault is not None and (fault.times is None or nth < fault.times):
+            return fault
+        return self._limit() or drawn_fault(self.config, f"{key}/{nth}")
 
     def _limit(self) -> Fault | None:
         config = self.config
@@ -130,7 +199,7 @@ class MockState:
             if wait is None and kind == "rate_limit":
                 wait = self.config.retry_after
             if wait is not None:
-                answer.headers = {"Retry-After": f"{wait:g}"}
+                answer.headers = {"Retry-After": f"{wait:.10g}"}
             return answer
         if kind == "html":
             return Answer(502, HTML_PAGE, "text/html", fault=kind)
@@ -142,9 +211,12 @@ class MockState:
                 return Answer(200, b"data: %b\n\n" % encode(error), "text/event-stream", fault=kind)
             return Answer(200, encode(error), fault=kind)
         answer_json = whole(kind)
-        if asked.stream:
-            return Answer(200, events(answer_json), "text/event-stream", fault=kind)
-        return Answer(200, encode(answer_json), fault=kind)
+        prompt_tokens, completion_tokens, cost = bill(self.config, answer_json, kind)
+        body = events(answer_json) if asked.stream else encode(answer_json)
+        content_type = "text/event-stream" if asked.stream else "application/json"
+        return Answer(
+            200, body, content_type, fault=kind, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost
+        )
 
     def note(self, answer: Answer, headers: dict[str, str], body: bytes) -> None:
         """Keep what `/stats` tells of a request."""
@@ -231,16 +303,19 @@ class MockConnection(asyncio.Protocol):
                 self._finish(answer)
         elif method == "GET" and path == "/stats":
             self._send(Answer(200, encode(state.stats(log="log=1" in query.split("&"), own=self))))
-        elif method == "GET" and path == "/v1/models":
-            self._send(Answer(200, encode({"object": "list", "data": [{"id": "mock", "object": "model", "created": 0}]})))
+        elif method == "GET" and path.endswith("/v1/models"):
+            self._send(Answer(200, encode(model_list(state.config))))
         else:
             self._send(Answer(404, encode({"error": {"message": f"No such endpoint: {method} {path}", "code": 404}})))
 
     def _finish(self, answer: Answer) -> None:
         """Send the answer that a chat request waited for, and serve what came meanwhile."""
         self._timer = None
-        self._done()
         transport = self._transport
+        if answer.fault == "stream_stall" and transport is not None:
+            self._send(answer, keep=_half(answer), ends=False)
+            return  # in flight until the client leaves
+        self._done()
         if transport is None:
             return
         if answer.fault == "reset":
@@ -253,6 +328,7 @@ class MockConnection(asyncio.Protocol):
                 transport.close()
         else:
             self._send(answer)
+            self._state.sent(answer)
             if self._buffer:
                 self._next()
 
@@ -260,15 +336,15 @@ class MockConnection(asyncio.Protocol):
         self._busy = False
         self._state.in_flight -= 1
 
-    def _send(self, answer: Answer, keep: int | None = None) -> None:
-        """Write an answer, of its body only `keep` bytes where that is given."""
+    def _send(self, answer: Answer, keep: int | None = None, *, ends: bool = True) -> None:
+        """Write an answer, of its body only `keep` bytes where that is given, a stream without its end where not `ends`."""
         assert self._transport is not None
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
         head = f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n{extra}"
         body = answer.body if keep is None else answer.body[:keep]
         if answer.content_type == "text/event-stream":
             head += "Transfer-Encoding: chunked\r\n\r\n"
-            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            body = b"%x\r\n%b\r\n%b" % (len(body), body, b"0\r\n\r\n" if ends else b"")
         else:
             head += f"Content-Length: {len(answer.body)}\r\n\r\n"
         self._transport.write(head.encode("latin-1") + body)
@@ -276,6 +352,14 @@ class MockConnection(asyncio.Protocol):
 
 def _error(fault: Fault, status: int, code: str, words: str) -> Answer:
     return Answer(status, encode({"error": {"message": words, "type": code, "code": code}}), fault=fault.kind)
+
+
+def _half(answer: Answer) -> int:
+    """Bytes of the first half of a body; of a stream, of its whole events."""
+    if answer.content_type != "text/event-stream":
+        return len(answer.body) // 2
+    pieces = answer.body.split(b"\n\n")
+    return sum(len(piece) + 2 for piece in pieces[: len(pieces) // 2])
 
 
 def _conversation_key(asked: Asked) -> str:

@@ -1,18 +1,20 @@
-"""What the mock model server says: scripts, faults, and which turn of which script a request gets. Pure but for `load_script`.
+"""What the mock model server says: scripts, faults, limits, and which turn of which script a request gets.
 
 A script is a list of rules; the first whose `match` is found in the last user text wins, and the turn is counted by the
 assistant messages after that text, so the server keeps no conversation and any number of them can run at once. A request
 beyond the last turn gets the last turn again. Where no rule matches, the default script answers: some tool turns, then "Done".
+Pure but for `load_script` and the clock of a `Bucket`.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -25,8 +27,10 @@ HTTP_FAULTS = {
     "error_500": (500, "server_error", "The server had an error while processing your request."),
     "error_502": (502, "server_error", "Bad gateway: the upstream model is down."),
     "error_503": (503, "unavailable_error", "No provider is available right now."),
+    "error_529": (529, "overloaded_error", "The model is overloaded."),
     "auth": (401, "invalid_api_key", "Incorrect API key provided: {authorization}."),
     "no_credit": (402, "insufficient_quota", "Insufficient credits."),
+    "forbidden": (403, "permission_error", "This key may not use this model."),
     "bad_request": (400, "invalid_request_error", "Invalid value for 'messages'."),
     "context_length": (
         400,
@@ -34,7 +38,7 @@ HTTP_FAULTS = {
         "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
     ),
 }
-TRANSPORT_FAULTS = ("stall", "reset", "torn")
+TRANSPORT_FAULTS = ("stall", "stream_stall", "reset", "torn")
 BODY_FAULTS = ("html", "error_in_200", "not_json")
 REPLY_FAULTS = (
     "malformed_arguments",
@@ -47,6 +51,8 @@ REPLY_FAULTS = (
     "empty",
 )
 FAULT_KINDS = (*HTTP_FAULTS, *TRANSPORT_FAULTS, *BODY_FAULTS, *REPLY_FAULTS)
+
+ROUNDING = 1e-6  # of a unit in a bucket: floats that were added up are not exact
 
 REASONING_FIELDS = (
     "reasoning",
@@ -139,17 +145,44 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_in_flight: int = 0
     """Requests beyond this many at once get a 429. Default 0: no limit."""
     retry_after: float = 1.0
-    """Seconds, told with every 429. Default: 1."""
+    """Seconds, told with every 429 but those of the two rates below, which tell what is true. Default: 1."""
+    requests_per_minute: float = 0.0
+    """A token bucket of requests, as hosted APIs have; beyond it a 429. Default 0: no limit."""
+    tokens_per_minute: float = 0.0
+    """The same for tokens: a request needs its prompt and its `max_tokens`, and costs what it used. Default 0: no limit."""
+    burst: float = 60.0
+    """Seconds of refill that these buckets hold, and have at first. Default: 60."""
+    fail_after: int = 0
+    """From the so many-th request on, every request gets `fail_kind`. Default 0: none does."""
+    fail_kind: str = "error_503"
+    """One of `FAULT_KINDS`. Default: `error_503`."""
+    fail_for: int = 0
+    """Requests until that ends. Default 0: it does not end."""
+    price: tuple[float, float] = (1.0, 1.0)
+    """US dollars per million tokens of prompt and reply. Default: 1 and 1."""
+    report_cost: bool = True
+    """Replies carry their cost, as OpenRouter's do. Default: True."""
+    list_prices: bool = False
+    """GET /v1/models lists the price, as OpenRouter's does. Default: False."""
+    models: tuple[str, ...] = ()
+    """What GET /v1/models lists besides `mock`."""
     seed: int = 0
     """Of faults and jitter; what a request gets depends on it, the conversation, and how often this turn was asked."""
     record: int = 0
     """Requests of which the server keeps headers and body for `/stats?log=1`. Default: 0."""
 
     def __post_init__(self) -> None:
-        for kind in self.faults:
+        for kind in (*self.faults, self.fail_kind):
             Fault(kind)
         if sum(self.faults.values()) > 1.0 or any(rate < 0.0 for rate in self.faults.values()):
             raise ValueError("the probabilities of all faults must be at least 0 and at most 1 together")
+        for name in ("requests_per_minute", "tokens_per_minute", "burst", "fail_after", "fail_for"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0")
+        if not all(0.0 <= dollars < math.inf for dollars in self.price):
+            raise ValueError("price must be at least 0")
+        if self.fail_for and not self.fail_after:
+            raise ValueError("fail_for needs fail_after, the request at which it begins")
         fields = {self.reasoning_field, *(turn.reasoning_field for rule in self.script for turn in rule.turns)} - {""}
         if unknown := fields - set(REASONING_FIELDS):
             raise ValueError(f"reasoning_field {min(unknown)!r} is none of: {', '.join(REASONING_FIELDS)}")
@@ -176,6 +209,13 @@ class Asked(msgspec.Struct):
     model: str = ""
     stream: bool = False
     tools: list[AskedTool] = []
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    @property
+    def most(self) -> int | None:
+        """Tokens that the reply may have; None where the request sets no limit."""
+        return self.max_completion_tokens or self.max_tokens
 
 
 class Situation(msgspec.Struct):
@@ -288,3 +328,46 @@ def drawn_fault(config: MockConfig, key: str) -> Fault | None:
         if chance < 0.0:
             return Fault(kind)
     return None
+
+
+class Bucket:
+    """A token bucket: full at first, refilled continuously, and in debt where more was taken than there was."""
+
+    def __init__(self, per_minute: float, burst: float, clock: Callable[[], float]) -> None:
+        """It holds `burst` seconds of refill, at least one unit. `clock` gives seconds."""
+        self.per_minute = per_minute
+        self._per_second = per_minute / 60.0
+        self._capacity = max(1.0, self._per_second * burst)
+        self._level = self._capacity
+        self._clock = clock
+        self._filled_at = clock()
+
+    def level(self) -> float:
+        now = self._clock()
+        self._level = min(self._capacity, self._level + max(0.0, now - self._filled_at) * self._per_second)
+        self._filled_at = now
+        return self._level
+
+    def wait(self, amount: float) -> float:
+        """Seconds until `amount` is there (what is more than the bucket holds asks for a full one); 0 where it is."""
+        return self._seconds(min(amount, self._capacity) - self.level())
+
+    def until_full(self) -> float:
+        """Seconds."""
+        return self._seconds(self._capacity - self.level())
+
+    def take(self, amount: float) -> None:
+        self._level = self.level() - amount
+
+    def _seconds(self, missing: float) -> float:
+        """Rounded up to a millisecond, so that who waits as told gets what was promised."""
+        return math.ceil(missing / self._per_second * 1000.0) / 1000.0 if missing > ROUNDING else 0.0
+
+
+def duration_text(seconds: float) -> str:
+    """As hosted APIs write it in their headers: `20ms`, `1.2s`, `6m0s`, `1h0m0s`."""
+    if 0.0 < seconds < 1.0:
+        return f"{seconds * 1000.0:.0f}ms"
+    minutes, rest = divmod(seconds, 60.0)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}h" * (hours > 0) + f"{minutes}m" * (hours > 0 or minutes > 0) + f"{round(rest, 3):g}s"

@@ -1,9 +1,7 @@
 """The client of OpenAI-compatible chat endpoints: one `ChatRequest` in, one `ChatReply` or one `ProviderError` out.
 
-Owns the connections and the retries; owns no admission (how many calls run at once is the caller's), no prices, no
-conversation. `complete` is the hot path: beyond what aiohttp costs it encodes, decodes and copies as little as it can.
-
-A reply's `started` and `seconds` are those of the request that was answered; failed ones before it are counted in `retries`.
+Owns the connections; owns no retries and no admission (`asking.py`), no prices, no conversation. `encode` and `send` are the hot
+path: beyond what aiohttp costs they encode, decode and copy as little as they can.
 """
 
 from __future__ import annotations
@@ -11,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import random
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import msgspec
-
-from kiseki.errors import BadResponse, ProviderError, ProviderTimeout, ProviderUnreachable
-from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.errors import BadResponse, ProviderError, ProviderTimeout, ProviderUnreachable, StreamStalled
+from kiseki.models.base import ChatReply, ChatRequest, RateInfo, ToolSchema
 from kiseki.models.endpoints import LOCAL, OLLAMA, ModelSettings, check_settings, host_of, request_extras
 from kiseki.models.failures import error_inside, error_of_status
-from kiseki.models.retry import Pause, RetryPolicy, with_retries
+from kiseki.models.rate_headers import parse_rate
 from kiseki.models.stream import StreamedReply
 from kiseki.models.wire import EXCERPT_CHARS, WireCompletion, decode_completion, encode, encode_tools, reply_of, wire_message
 
@@ -44,17 +39,14 @@ TOOLSETS_KEPT = 64
 
 
 class OpenAIChat:
-    """A `ChatModel`. Safe for any number of concurrent calls on one event loop; `close` it there."""
+    """A `ChatClient`. Safe for any number of concurrent calls on one event loop; `close` it there."""
 
-    def __init__(self, settings: ModelSettings, *, pause: Pause | None = None, rng: random.Random | None = None) -> None:
-        """Raises UsageError for settings that cannot be used. `pause` is shared by the calls to one endpoint."""
+    def __init__(self, settings: ModelSettings) -> None:
+        """Raises UsageError for settings that cannot be used."""
         import aiohttp  # noqa: F401  (takes 0.3 s: here, before any rollout runs, and not on the event loop later)
 
         check_settings(settings)
         self.settings = settings
-        self.pause = pause or Pause()
-        self._rng = rng or random.Random()
-        self._policy = RetryPolicy(settings.max_retries)
         self._host = host_of(settings.base_url)
         self._url = settings.base_url.rstrip("/") + "/chat/completions"
         self._head = encode({"model": settings.model, **request_extras(settings)})[:-1] + b',"messages":'
@@ -62,21 +54,14 @@ class OpenAIChat:
         self._session: aiohttp.ClientSession | None = None
         self._proxy: str | None = None
 
-    async def complete(self, request: ChatRequest) -> ChatReply:
-        """One reply. Raises `ProviderError` (retries already spent)."""
-        body = self._body(request)
-        reply, retries = await with_retries(lambda: self._attempt(body), self._policy, self._rng, self.pause)
-        if retries:
-            return ChatReply(reply.message, msgspec.structs.replace(reply.call, retries=retries))
-        return reply
-
     async def close(self) -> None:
         """Close every connection; a later call opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    def _body(self, request: ChatRequest) -> bytes:
+    def encode(self, request: ChatRequest) -> tuple[bytes, int]:
+        """The body, and its length."""
         host = self._host
         parts = [self._head, encode([wire_message(message, host) for message in request.messages])]
         if request.tools:
@@ -84,7 +69,8 @@ class OpenAIChat:
         if request.seed is not None and host.seed:
             parts.append(f',"{host.seed}":{request.seed}'.encode())
         parts.append(b"}")
-        return b"".join(parts)
+        body = b"".join(parts)
+        return body, len(body)
 
     def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
         """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
@@ -95,38 +81,45 @@ class OpenAIChat:
             known = self._tools[id(tools)] = (tools, encode_tools(tools))
         return known[1]
 
-    async def _attempt(self, body: bytes) -> ChatReply:
+    async def send(self, encoded: bytes) -> tuple[ChatReply, RateInfo | None]:
+        """One request. Raises `ProviderError`."""
         try:
-            return await self._request(body)
+            return await self._request(encoded)
         except ProviderError as error:
             error.args = (self._shown(str(error)),)
             raise
 
-    async def _request(self, body: bytes) -> ChatReply:
+    async def _request(self, body: bytes) -> tuple[ChatReply, RateInfo | None]:
         import aiohttp
 
         session = self._session or self._open()
         started, clock = time.time(), time.perf_counter()
+        streamed: StreamedReply | None = None
         try:
             data = body if len(body) <= LARGE_BODY else io.BytesIO(body)
             async with session.post(self._url, data=data, proxy=self._proxy, allow_redirects=False) as response:
                 if response.status != 200:
                     raise error_of_status(response.status, response.headers, await response.read(), time.time())
+                rate = parse_rate(response.headers, started)
                 if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
-                    answer = await _read_stream(response)
+                    streamed = StreamedReply()
+                    answer = await _read_stream(response, streamed, self.settings.stream_timeout)
                 else:
                     answer = decode_completion(await response.read())
         except aiohttp.ConnectionTimeoutError as error:
-            raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.") from error
+            raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.", sent=False) from error
         except TimeoutError as error:
+            if streamed is not None and streamed.begun:
+                raise StreamStalled(f"{self._url} began an answer and stopped in the middle of it.") from error
             raise ProviderTimeout(f"No whole answer from {self._url} within {self.settings.call_timeout:g} s.") from error
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             raise BadResponse(f"The answer of {self._url} was cut short or is no HTTP: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ProviderUnreachable(f"No connection to {self._url}: {error or type(error).__name__}") from error
+            sent = not isinstance(error, aiohttp.ClientConnectorError)
+            raise ProviderUnreachable(f"No connection to {self._url}: {error or type(error).__name__}", sent=sent) from error
         if (inside := error_inside(answer)) is not None:
             raise inside
-        return reply_of(answer, started=started, seconds=time.perf_counter() - clock)
+        return reply_of(answer, started=started, seconds=time.perf_counter() - clock), rate
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -154,10 +147,14 @@ class OpenAIChat:
         return message[:EXCERPT_CHARS]
 
 
-async def _read_stream(response: aiohttp.ClientResponse) -> WireCompletion:
-    """The whole answer of a streamed one, or the chunk that says what went wrong."""
-    reply = StreamedReply()
-    async for data in response.content.iter_any():
+async def _read_stream(response: aiohttp.ClientResponse, reply: StreamedReply, timeout: float) -> WireCompletion:
+    """The whole answer of a streamed one, or the chunk that says what went wrong. Raises `TimeoutError` when, once it has begun,
+    nothing comes for `timeout` seconds."""
+    while True:
+        async with asyncio.timeout(timeout if reply.begun else None):
+            data = await response.content.readany()
+        if not data:
+            break
         reply.feed(data)
         if reply.ended:
             with contextlib.suppress(TimeoutError):

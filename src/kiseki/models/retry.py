@@ -1,48 +1,50 @@
-"""When a failed model call is tried again, and how long to wait: a pure policy and the small driver that follows it.
+"""When a failed model call is tried again, and how long it waits by itself: a pure policy.
 
 Full jitter: the wait before retry n is uniform in [0, min(cap, base * 2^n)], so that many calls that failed together do not
 come back together (aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter). What the endpoint asks for
-(`Retry-After`) is waited out in full, with jitter on top, and holds back every call that shares the `Pause`.
+(`Retry-After`) holds back every call of the run, and is `rate_limit.py`'s.
 """
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
 import random
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Mapping
 
 from kiseki.errors import ProviderError
-
-T = TypeVar("T")
-Sleep = Callable[[float], Awaitable[None]]
+from kiseki.models.calls import is_limited
 
 BASE_SECONDS = 1.0
 CAP_SECONDS = 60.0
-RETRY_AFTER_CAP = 300.0
-"""No endpoint holds a call back longer than this at a time: a daily quota's "come back tomorrow" is asked again instead."""
 
 
-class RetryPolicy(msgspec.Struct, frozen=True):
-    max_retries: int = 5
-    """Requests after the first."""
-    base: float = BASE_SECONDS
-    cap: float = CAP_SECONDS
-    retry_after_cap: float = RETRY_AFTER_CAP
+class Retries:
+    """Of one call. A turned away one (429, 503) waits as long as the user has patience; another failure may pass or not, and
+    is tried a few times."""
 
+    def __init__(self, max_retries: int, patience: float, rng: random.Random) -> None:
+        """`max_retries`: requests after the first that failures may cost. `patience`: seconds that being turned away may."""
+        self.made = 0
+        self._failures_left = max_retries
+        self._patience = patience
+        self._turned_away = 0.0
+        self._rng = rng
 
-def next_delay(policy: RetryPolicy, error: ProviderError, retries: int, rng: random.Random) -> float | None:
-    """Seconds to wait before trying again after `error`, None to give up. `retries` were already made."""
-    if not error.retryable or retries >= policy.max_retries:
-        return None
-    jitter = rng.uniform(0.0, min(policy.cap, policy.base * 2.0 ** min(retries, 30)))
-    if error.retry_after is None:
-        return jitter
-    return min(error.retry_after, policy.retry_after_cap) + min(jitter, policy.base)
+    def next_delay(self, error: ProviderError, *, probe: bool) -> float | None:
+        """Seconds to wait before the next try, None to give up. `probe`: it tried for all, so it costs this call nothing."""
+        if not error.retryable:
+            return None
+        delay = self._rng.uniform(0.0, min(CAP_SECONDS, BASE_SECONDS * 2.0 ** min(self.made, 30)))
+        if is_limited(error):
+            if self._turned_away > self._patience:
+                return None
+            self._turned_away += delay + (error.retry_after or 0.0)
+        elif not probe:
+            if self._failures_left == 0:
+                return None
+            self._failures_left -= 1
+        self.made += 1
+        return delay
 
 
 def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -64,44 +66,3 @@ def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
         if 0.0 <= seconds < float("inf"):
             return seconds
     return None
-
-
-class Pause:
-    """The time until which an endpoint asked to be left alone, shared by every call to it in this process.
-
-    Clock and sleep belong together, so that a test can replace both.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Sleep = asyncio.sleep) -> None:
-        self._clock = clock
-        self._until = 0.0
-        self.sleep = sleep
-
-    def extend(self, seconds: float) -> None:
-        """No call before `seconds` from now."""
-        self._until = max(self._until, self._clock() + seconds)
-
-    def remaining(self) -> float:
-        """Seconds still to wait; 0.0 when the endpoint may be asked."""
-        return max(0.0, self._until - self._clock())
-
-
-async def with_retries(
-    attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, rng: random.Random, pause: Pause
-) -> tuple[T, int]:
-    """What `attempt` returns, and how many attempts failed before it. Raises the last ProviderError when retries are spent."""
-    retries = 0
-    while True:
-        # A loop, since another call may have extended the pause meanwhile. Jitter, so that not all calls start at its end.
-        while (remaining := pause.remaining()) > 0.0:
-            await pause.sleep(remaining + rng.uniform(0.0, policy.base))
-        try:
-            return await attempt(), retries
-        except ProviderError as error:
-            if error.retryable and error.retry_after is not None:
-                pause.extend(min(error.retry_after, policy.retry_after_cap))
-            delay = next_delay(policy, error, retries, rng)
-            if delay is None:
-                raise
-        retries += 1
-        await pause.sleep(delay)

@@ -64,6 +64,8 @@ class StreamedReply:
 
     def __init__(self) -> None:
         self._events = EventReader()
+        self.begun = False
+        """Something of the reply came."""
         self.done = False
         """`[DONE]` came."""
         self.error: WireCompletion | None = None
@@ -95,6 +97,7 @@ class StreamedReply:
     def _event(self, payload: bytes) -> None:
         if self.ended or not payload.strip():
             return
+        self.begun = True
         if payload.strip() == DONE:
             self.done = True
             return

@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from kiseki.errors import ImageError, SandboxError, UsageError
+from kiseki.errors import ImageError, SandboxTimeout, UsageError
 from kiseki.sandboxes import bubblewrap, cgroup, folders, processes
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.local import open_local
@@ -31,6 +31,8 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     label: str = "run"
     """The run's name, part of the names of folders and cgroups, by which `reap` finds them. A dot makes a level: each worker of
     the run "abc" may have its own, as "abc.3"."""
+    start_timeout: float = 60.0
+    """Seconds that one may take to start."""
 
 
 def choose_backend(name: str) -> str:
@@ -47,12 +49,12 @@ def choose_backend(name: str) -> str:
     raise UsageError(f"sandbox backend 'bubblewrap' does not work here: {reason}; 'local' does")
 
 
-async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str = "", start_timeout: float = 60) -> Sandbox:
+async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str = "") -> Sandbox:
     """A fresh sandbox; the caller closes it. `cwd` is the folder that its session starts in, made where it is missing; a
     relative one, also as `~/…`, is below the home folder.
 
-    Raises ImageError for an image, UsageError as `choose_backend` and for a `cwd` that cannot be had, SandboxError when it
-    doesn't start in `start_timeout` seconds.
+    Raises ImageError for an image, UsageError as `choose_backend` and for a `cwd` that cannot be had, SandboxTimeout when it
+    doesn't start in time, SandboxError when it doesn't otherwise.
     """
     backend = choose_backend(settings.backend)
     if image:
@@ -60,11 +62,15 @@ async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str =
     if "\0" in cwd:
         raise UsageError(f"the working folder's name {cwd!r} holds a NUL character")
     opener = bubblewrap.open_bubblewrap if backend == "bubblewrap" else open_local
+    limit = asyncio.timeout(settings.start_timeout)
     try:
-        async with asyncio.timeout(start_timeout):
+        async with limit:
             return await opener(settings.limits, label=settings.label, cwd=clean_text(cwd))
     except TimeoutError:
-        raise SandboxError(f"the sandbox did not start within {start_timeout:g} s") from None
+        if not limit.expired():
+            raise
+        allowed = f"{settings.start_timeout:g} s"
+        raise SandboxTimeout(f"the sandbox did not start within {allowed}; --sandbox_timeout allows more") from None
 
 
 def reap(label: str) -> int:

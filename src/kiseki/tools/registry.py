@@ -9,13 +9,11 @@ thread). They return text or anything that JSON can hold; `ToolError` carries a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import inspect
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -24,6 +22,8 @@ from kiseki.errors import SandboxError, ToolError, UsageError
 from kiseki.models.base import ToolSchema
 from kiseki.sandboxes.base import Sandbox
 from kiseki.tools.outcome import result_ok
+from kiseki.tools.redact import Secrets, redact
+from kiseki.tools.running import OutOfTime, run_within
 from kiseki.trajectory.text import clean_text, cut_middle
 from kiseki.trajectory.types import Message, ToolCall, ToolRun
 
@@ -135,9 +135,11 @@ def _inline(roots: tuple[dict[str, Any], ...], definitions: dict[str, Any]) -> d
 class Toolbox:
     """The tools of one rollout: gives their schemas, checks and runs calls."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], secrets: Secrets | None = None) -> None:
+        """`secrets` are taken out of every result, and keys of known shapes with them; None: results are left as they are."""
         self._tools = {each.name: each for each in tools}
         self.schemas = tuple(each.schema for each in self._tools.values())
+        self._secrets = secrets
 
     async def call(self, context: ToolContext | None, call: ToolCall) -> tuple[Message, ToolRun]:
         """Run one call; `context` may be None where no tool takes one.
@@ -157,13 +159,17 @@ class Toolbox:
                 kind = "have wrong values" if isinstance(error, msgspec.ValidationError) else "are not valid JSON"
                 content = _error(f"the arguments of {call.name} {kind}: {error}") | {"expected": known.schema.parameters}
         invalid = raised = known is None or arguments is None
+        timed_out = False
         if known is not None and arguments is not None:
-            content, raised = await _run(known, context, arguments)
+            content, raised, timed_out = await _run(known, context, arguments)
+            # a tool says so itself when it was its command that was cut off
+            timed_out = timed_out or (isinstance(content, dict) and content.get("timed_out") is True)
         try:
-            content, code, cut = _finish(content)
+            content, code, cut, redacted = _finish(content, self._secrets)
         except Exception as error:  # the result's own __str__ may raise anything
             raised = True
-            content, code, cut = _finish(_error(f"the result of {call.name} cannot be written as JSON: {_words(error)}"))
+            content = _error(f"the result of {call.name} cannot be written as JSON: {_words(error)}")
+            content, code, cut, redacted = _finish(content, self._secrets)
         run = ToolRun(
             call_id=call.id,
             name=call.name,
@@ -172,29 +178,29 @@ class Toolbox:
             invalid=invalid,
             truncated=cut,
             exit_code=code,
+            timed_out=timed_out,
+            redacted=redacted,
         )
         return Message(role="tool", content=content, tool_call_id=call.id, name=call.name), run
 
 
-async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Struct) -> tuple[Any, bool]:
-    """The result, and whether the tool raised."""
+async def _run(known: Tool, context: ToolContext | None, arguments: msgspec.Struct) -> tuple[Any, bool, bool]:
+    """The result, whether the tool raised, and whether it was cut off at its limit."""
     values = {field: getattr(arguments, field) for field in arguments.__struct_fields__}
     positional = (context,) if known.takes_context else ()
     try:
-        async with asyncio.timeout(known.timeout) as limit:
-            if known.is_async:
-                return await known.function(*positional, **values), False
-            return await _in_thread(lambda: known.function(*positional, **values)), False
+        work = partial(known.function, *positional, **values)
+        return await run_within(known.timeout, work, is_async=known.is_async), False, False
+    except OutOfTime:
+        return _error(f"{known.name} did not finish within {known.timeout:g} seconds"), True, True
     except SandboxError:
         raise
     except ToolError as error:
-        return _error(str(error)), True
+        return _error(str(error)), True, False
     except BaseException as error:  # a tool is a boundary: whatever it raises, sys.exit too, is that call's result
         if is_cancelled(error):
             raise
-        if isinstance(error, TimeoutError) and limit.expired():
-            return _error(f"{known.name} did not finish within {known.timeout:g} seconds"), True
-        return _error(f"{type(error).__name__}: {_words(error)}"), True
+        return _error(f"{type(error).__name__}: {_words(error)}"), True, False
 
 
 def is_cancelled(error: BaseException) -> bool:
@@ -210,38 +216,6 @@ def _words(error: BaseException) -> str:
         return "(its message cannot be shown)"
 
 
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns, from a thread of its own.
-
-    Not from a pool: there a few functions that never return would hold up every other rollout, and the process's end.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():  # given up at its time limit
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = work()
-        except StopIteration as stop:  # a future cannot hold that one
-            error = RuntimeError(f"StopIteration: {stop}")
-        except BaseException as caught:
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
-    return await future
-
-
 def _error(message: str) -> dict[str, Any]:
     return {"error": message}
 
@@ -255,8 +229,9 @@ def _clean(value: Any) -> Any:
     return [_clean(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _finish(content: Any) -> tuple[str, int | None, bool]:
-    """The result as text within the size limit, the exit code that it names, and whether anything was cut from it."""
+def _finish(content: Any, secrets: Secrets | None) -> tuple[str, int | None, bool, int]:
+    """The result as text within the size limit, the exit code that it names, whether anything was cut from it, and how many
+    secrets were taken out."""
     code = content.get("exit_code") if isinstance(content, dict) else None
     code = code if type(code) is int and abs(code) < 2**31 else None
     cut = isinstance(content, dict) and content.get("truncated") is True
@@ -265,11 +240,13 @@ def _finish(content: Any) -> tuple[str, int | None, bool]:
             content = msgspec.json.encode(content, enc_hook=str).decode()
         except UnicodeEncodeError:  # lone surrogates, as in file names that are no UTF-8
             content = msgspec.json.encode(_clean(msgspec.to_builtins(content, enc_hook=str))).decode()
-    text = clean_text(content)
+    # before it is cut: half a key would not be known for one
+    text, redacted = (clean_text(content), 0) if secrets is None else redact(clean_text(content), secrets)
     if len(text) > MAX_RESULT_BYTES // 4 and len(data := text.encode()) > MAX_RESULT_BYTES:
         return (
             cut_middle(data, MAX_RESULT_BYTES).decode("utf-8", "replace"),
             code,
             True,
+            redacted,
         )
-    return text, code, cut
+    return text, code, cut, redacted

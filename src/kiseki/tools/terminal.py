@@ -82,6 +82,7 @@ async def terminal(
         answer["truncated"] = True
     if result.timed_out:
         goes_on = "a new session stands" if result.session_restarted else "the session goes on"
+        answer["timed_out"] = True
         answer["error"] = f"the command was killed after {limit:g} s; {goes_on}"
     if context.state.pop(RESTARTED, False) or result.session_restarted:
         notes.append("the shell was restarted: current folder, variables and functions are reset")

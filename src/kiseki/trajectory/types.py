@@ -120,7 +120,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.messages[-1].content
 
 
-class RolloutSpec(msgspec.Struct, frozen=True):
+class RolloutSpec(msgspec.Struct, frozen=True, tag=True):
     """One rollout to be run: what the worker gets."""
 
     key: str
@@ -153,8 +153,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many of `messages` are the prompt's own."""
     outcome: Outcome
     reason: str
-    """Why it ended: `answered`; `max_turns`, `timeout`, `length`, `content_filter`, `invalid_tool_calls`,
-    `empty_answer` (partial); or the error's class (failed)."""
+    """Why it ended: `answered`; `max_turns`, `timeout`, `length`, `content_filter`, `invalid_tool_calls`, `empty_answer`,
+    `budget`, `prompt_budget` (partial); or the error's class (failed)."""
     model: str
     toolsets: tuple[str, ...]
     tools_hash: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -68,7 +69,7 @@ class Views:
     def write_batch(self, batch_num: int) -> None:
         """`batch_N.jsonl`: the kept rows of one batch; no file for a batch that has none."""
         path = batch_path(self._ledger.folder, batch_num)
-        lines = self._lines(self._ledger.done_in_batch(batch_num))
+        lines = self.batch_lines(batch_num)
         first = next(lines, None)
         if first is None:
             path.unlink(missing_ok=True)
@@ -81,10 +82,18 @@ class Views:
         """`trajectories.jsonl`: the kept rows of the whole run in dataset order. `written` is told how many so far."""
         path = self._ledger.folder / TRAJECTORIES
         with replacing(path) as file:
-            for rows, line in enumerate(self._lines(self._ledger.done_rollouts()), 1):
+            for rows, line in enumerate(self.trajectory_lines(), 1):
                 file.write(line)
                 written(rows)
         return path
+
+    def batch_lines(self, batch_num: int) -> Iterator[bytes]:
+        """The lines of `batch_N.jsonl`."""
+        return self._lines(self._ledger.done_in_batch(batch_num))
+
+    def trajectory_lines(self) -> Iterator[bytes]:
+        """The lines of `trajectories.jsonl`."""
+        return self._lines(self._ledger.done_rollouts())
 
     def _lines(self, rollouts: Iterable[DoneRollout]) -> Iterator[bytes]:
         """The rows of those that no filter discards."""
@@ -99,7 +108,7 @@ class Views:
                 continue
             try:
                 yield row_line(done, self._settings.tools, schemas)
-            except ValueError:
+            except (ValueError, KeyError, MemoryError):  # torn, without its tool schemas, or of a size that it never had
                 self.damaged.add((done.position, done.sample_index))
 
     def stale_batches(self, *, all_of_them: bool) -> list[int]:
@@ -110,6 +119,10 @@ class Views:
         return [n for (n,) in numbers if all_of_them or not batch_path(self._ledger.folder, n).exists()]
 
     def write_checkpoint(self) -> None:
+        with replacing(self._ledger.folder / CHECKPOINT) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self.checkpoint()), indent=1) + b"\n")
+
+    def checkpoint(self) -> dict[str, Any]:
         """`checkpoint.json`: how far the run is. Indices are ranges, so that its size does not grow with the run's."""
         run = msgspec.json.decode(self._ledger.get_meta("run"), type=RunInfo)
         done = self._ledger.db.execute(
@@ -117,14 +130,12 @@ class Views:
             f" (SELECT 1 FROM rollouts r WHERE r.prompt_id = p.id AND {IS_UNDONE} AND r.sample_index < ?) ORDER BY p.position",
             (run.num_samples,),
         )
-        content = {
+        return {
             "run_name": run.run_name,
             "completed_prompts": to_ranges(position for (position,) in done),
             "batch_stats": self._batch_stats(),
             "last_updated": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
         }
-        with replacing(self._ledger.folder / CHECKPOINT) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
     def _batch_stats(self) -> dict[str, dict[str, int]]:
         """Per batch: `processed` rows in its file, `skipped` left out of it, and those by reason."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from kiseki.views.deadlines import OF_ROLLOUT, TOOL, Timeouts
 from kiseki.views.statistics import Statistics
 
 
@@ -35,6 +37,11 @@ def print_report(console: Console, statistics: Statistics) -> None:
             for name, count in counts.items():
                 table.add_row(name, f"{count:,}")
             console.print(table)
+    if s.timeouts.cut:
+        console.print(_cut_by_a_deadline(s.timeouts))
+        allow = dict.fromkeys(MORE_TIME[name] for name in s.timeouts.cut)
+        advice = f"deadlines cut the long ones, so what is left is biased; more time: {', '.join(allow)}"
+        console.print(Text(advice), style="yellow", soft_wrap=True)
     cost = _table("Time and cost", "time", "median", "p99", "tokens in", "tokens out", "cost")
     whole = s.latency["rollout"]
     cost.add_row(
@@ -46,6 +53,25 @@ def print_report(console: Console, statistics: Statistics) -> None:
         f"${s.cost:,.4f}",
     )
     console.print(cost)
+
+
+MORE_TIME = {
+    OF_ROLLOUT: "--prompt_timeout",
+    "RolloutTimeout": "--prompt_timeout",
+    "ProviderTimeout": "--call_timeout",
+    "StreamStalled": "--call_timeout",
+    "SandboxTimeout": "--sandbox_timeout",
+    TOOL: "the tool's own timeout",
+}
+"""What allows more of each."""
+
+
+def _cut_by_a_deadline(timeouts: Timeouts) -> Table:
+    table = _table("Cut by a deadline", "what", "count", "turns median", "p99", "tokens out median", "p99", "time median", "p99")
+    for name, each in (*timeouts.cut.items(), ("not cut", timeouts.not_cut)):
+        figures = [f"{of.get(rank, 0.0):,.0f}" for of in (each.turns, each.completion_tokens) for rank in ("p50", "p99")]
+        table.add_row(name, f"{each.count:,}", *figures, *(f"{each.seconds.get(rank, 0.0):,.2f} s" for rank in ("p50", "p99")))
+    return table
 
 
 def _table(title: str, *columns: str) -> Table:

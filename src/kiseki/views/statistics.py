@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,11 +12,12 @@ import msgspec
 from kiseki.ledger.ledger import IS_UNDONE, WANTED, Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.views.build import ViewSettings
+from kiseki.views.deadlines import Timeouts, find_timeouts
 from kiseki.views.files import replacing
 from kiseki.views.filters import discard_reason
+from kiseki.views.percentiles import percentiles
 
 STATISTICS = "statistics.json"
-PERCENTILES = (50, 90, 99)
 
 _decode_counts = msgspec.json.Decoder(dict[str, tuple[int, int]]).decode
 
@@ -61,10 +61,12 @@ class Statistics(msgspec.Struct):
     """US dollars, of every attempt, as the provider reported them."""
     latency: dict[str, dict[str, float]]
     """Seconds per done rollout: whole, in model calls, in tools."""
+    timeouts: Timeouts
+    """What deadlines cut off, with its lengths beside those of what was not cut."""
 
 
 def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
-    """Count everything. One walk over the done rollouts and one over the attempts; no record is unpacked."""
+    """Count everything. One walk over the done rollouts and two over the attempts; no record is unpacked."""
     db = ledger.db
     run = msgspec.json.decode(ledger.get_meta("run"), type=RunInfo)
     tools = {name: ToolStatistics() for name in settings.tools}
@@ -137,7 +139,8 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         attempts=total[0],
         tokens=dict(zip(("prompt", "completion", "reasoning", "cached"), total[1:5], strict=True)),
         cost=round(float(total[5]), 6),
-        latency={name: _percentiles(values) for name, values in latencies.items()},
+        latency={name: percentiles(values) for name, values in latencies.items()},
+        timeouts=find_timeouts(db),
     )
 
 
@@ -146,12 +149,6 @@ def write_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
     with replacing(ledger.folder / STATISTICS) as file:
         file.write(msgspec.json.format(msgspec.json.encode(statistics), indent=2) + b"\n")
     return statistics
-
-
-def _percentiles(values: Sequence[float]) -> dict[str, float]:
-    """By nearest rank; none of nothing."""
-    ranked = sorted(values)
-    return {f"p{percent}": round(ranked[-(-len(ranked) * percent // 100) - 1], 3) for percent in PERCENTILES if ranked}
 
 
 def _one(cursor: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`PracticeModel`: the practice policy behind the `ChatModel` protocol.
+"""`PracticeModel`: the practice policy behind the `ChatClient` protocol.
 
 Stateless: a call replays the prompt's flow over the assistant turns and tool results that are in the request, and the flow's
 next turn is the reply. The prompt is the last user message; what comes after it is the policy's own work. The seed must
@@ -28,9 +28,14 @@ MAX_CALLS = 8
 
 
 class PracticeModel:
-    """A `ChatModel` that needs nothing. Never raises; always answers by its eighth call."""
+    """A `ChatClient` that needs nothing. Never raises; always answers by its eighth call."""
 
-    async def complete(self, request: ChatRequest) -> ChatReply:
+    def encode(self, request: ChatRequest) -> tuple[ChatRequest, int]:
+        """The request as it is; its size without that of the tools."""
+        return request, sum(len(message.content) for message in request.messages)
+
+    async def send(self, encoded: ChatRequest) -> tuple[ChatReply, None]:
+        request = encoded
         started, clock = time.time(), time.perf_counter()
         turn = next_turn(request)
         calls = tuple(
@@ -45,7 +50,7 @@ class PracticeModel:
             usage=estimate_usage(request, message),
             model=MODEL_NAME,
         )
-        return ChatReply(message, call)
+        return ChatReply(message, call), None
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -1,0 +1,112 @@
+"""`kiseki log`: the sessions of a run, and why it slowed down, paused or stopped. Also while the run goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kiseki.commands.display import make_console
+from kiseki.commands.flags import Parser
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from rich.table import Table
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        "kiseki log",
+        "Show the sessions of a run, and what made it slow down, pause or stop. The run may be going on meanwhile.",
+        "example:\n  kiseki log data/my_run",
+    )
+    parser.add_argument("run_folder", help="the run's folder, such as data/my_run")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    flags = build_parser().parse(argv)
+
+    import sqlite3
+
+    import msgspec
+    from rich.text import Text
+
+    from kiseki.errors import LedgerError
+    from kiseki.ledger.ledger import LEDGER_NAME
+    from kiseki.ledger.schema import VERSION
+
+    folder, console = Path(flags.run_folder), make_console()
+    path = folder / LEDGER_NAME
+    if not path.exists():
+        raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
+    try:
+        # without the lock, since nothing is written: a run that is slow now is what one wants to look at
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA query_only = ON")
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version != VERSION:
+                raise LedgerError(
+                    f"{path} has format {version}, this version of the tool reads {VERSION}; kiseki verify {folder} brings an older one up"
+                )
+            sessions, decisions = _sessions(db), _decisions(db)
+    except (sqlite3.DatabaseError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}; kiseki verify {folder} says more") from error
+    console.print(sessions)
+    if decisions.row_count:
+        console.print(decisions)
+    else:
+        console.print(Text("nothing slowed it down, paused or stopped it"))
+    return 0
+
+
+def _sessions(db: sqlite3.Connection) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="Sessions", title_justify="left", show_lines=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("started (UTC)\nversion", no_wrap=True)
+    table.add_column("model\nendpoint", overflow="fold")
+    for column in ("seconds", "cost\ntokens", "attempts"):
+        table.add_column(column, justify="right", no_wrap=True)
+    attempts: dict[int, list[str]] = {}
+    for session, outcome, count in db.execute("SELECT session_id, outcome, count(*) FROM attempts GROUP BY 1, 2"):
+        attempts.setdefault(session, []).append(f"{outcome} {count:,}")
+    lines = db.execute("SELECT id, started, version, settings, seconds, cost, tokens FROM sessions ORDER BY id")
+    for session, started, version, settings, seconds, cost, tokens in lines:
+        table.add_row(
+            str(session),
+            f"{_utc(started)}\n{version}",
+            Text(_model(settings)),
+            f"{seconds:,.1f}",
+            f"${cost:,.4f}\n{tokens:,}",
+            "\n".join(attempts.get(session, ["none"])),
+        )
+    return table
+
+
+def _decisions(db: sqlite3.Connection) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("time (UTC)", "session", "kind", "detail", title="What changed how fast it went", title_justify="left")
+    for at, session, kind, detail in db.execute("SELECT at, session_id, kind, detail FROM decisions ORDER BY id"):
+        table.add_row(_utc(at), str(session), kind, Text(detail))
+    return table
+
+
+def _model(settings: str) -> str:
+    """Model and host of the endpoint, a line each, in a session's settings."""
+    import msgspec
+
+    model = msgspec.json.decode(settings, type=dict[str, Any]).get("model", {})
+    return f"{model.get('model', '')}\n{urlsplit(model.get('base_url', '')).netloc}".strip()
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -1,0 +1,199 @@
+"""Who may ask the endpoint now: the one place through which every model call of a run goes, whatever worker makes it.
+
+Holds the calls that wait and those that are under way, and asks three controllers, each pure and tested as such: the budget
+(`budget.py`), the rate limit (`rate_limit.py`) and the breaker (`breaker.py`). Lives in the driver's process; a worker process
+speaks to it over its socket (`batch/worker.py`), a rollout in the same process through `LocalDoor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+import msgspec
+
+from kiseki.errors import BudgetSpent, NotAdmitted, RunStopped
+from kiseki.models.breaker import Breaker
+from kiseki.models.budget import Budget, Need
+from kiseki.models.calls import NOT_SENT, CallEnd
+from kiseki.models.rate_limit import Change, RateLimit
+
+UNLIMITED = 1_000_000
+"""A ceiling for calls that something else bounds."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A call that wants to be made."""
+
+    prompt_tokens: int
+    """Estimated."""
+    again: bool = False
+    """It was made before and is to be tried again: it goes ahead of others."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """It may be made."""
+
+    probe: bool = False
+    """To see whether the endpoint is there again; its failure is not the rollout's."""
+
+
+Answer = Callable[[Admitted | NotAdmitted], None]
+
+
+class _UnderWay(msgspec.Struct, frozen=True):
+    ask: Ask
+    need: Need
+    number: int
+    probe: bool
+
+
+class Admission:
+    """Of one run and endpoint. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        limit: RateLimit,
+        breaker: Breaker,
+        budget: Budget,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], asyncio.TimerHandle] | None = None,
+    ) -> None:
+        """`clock` and `later` belong together, for tests: default the loop's."""
+        self.limit = limit
+        self.breaker = breaker
+        self.budget = budget
+        self.budget_spent = False
+        """A call was turned down for it, so the run is at its end."""
+        self.changed: Callable[[Change], None] = lambda change: None
+        """Gets each decision when it is made."""
+        self._clock = clock
+        self._later = later
+        # those that are tried again, then the others, each in the order in which they came
+        self._waiting: tuple[OrderedDict[Hashable, tuple[Ask, Answer]], ...] = (OrderedDict(), OrderedDict())
+        self._under_way: dict[Hashable, _UnderWay] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def words(self) -> str:
+        """What holds calls up at the moment, "" when nothing does."""
+        if self.breaker.held:
+            return "the endpoint fails, one call at a time tries"
+        if self.limit.limit < self.limit.ceiling:
+            return f"{int(self.limit.limit)} calls at once at most"
+        return ""
+
+    def ask(self, key: Hashable, ask: Ask, answer: Answer) -> None:
+        """`answer` is called once, perhaps at once: with `Admitted`, or with `BudgetSpent` or `RunStopped`. `leave` must follow
+        an `Admitted`, and may come before any answer, which then never comes."""
+        self._waiting[0 if ask.again else 1][key] = (ask, answer)
+        self._let_in()
+
+    def leave(self, key: Hashable, end: CallEnd = NOT_SENT) -> None:
+        """A call is over, or nobody wants it any more. Unknown keys are no error: an answer and a leave may cross."""
+        call = self._under_way.pop(key, None)
+        if call is None:
+            if any(waiting.pop(key, None) for waiting in self._waiting):
+                self._let_in()  # those behind it may need less
+            return
+        now = self._clock()
+        self.budget.settle(call.need, end)
+        changes = self.limit.end(now, call.number, end)
+        changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe)
+        for change in changes:
+            self.changed(change)
+        self._let_in()
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _let_in(self) -> None:
+        """Let in whoever may come, in order; the first that has to wait holds up those behind it."""
+        for waiting in self._waiting:
+            while waiting:
+                key = next(iter(waiting))
+                ask, answer = waiting[key]
+                if self.breaker.stopped:
+                    del waiting[key]
+                    answer(RunStopped(self.breaker.stopped))
+                    continue
+                need = self.budget.worst_case(ask.prompt_tokens)
+                allowed = self.budget.ask(need)
+                if allowed == "no":
+                    del waiting[key]
+                    self._spent()
+                    answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
+                    continue
+                seconds = math.inf if allowed == "wait" else self._wait(need)
+                if seconds > 0.0:
+                    self._look_again(seconds)
+                    return
+                del waiting[key]
+                self.budget.reserve(need)
+                number, probe = self.limit.start(need.tokens), self.breaker.start()
+                self._under_way[key] = _UnderWay(ask, need, number, probe)
+                answer(Admitted(probe))
+
+    def _wait(self, need: Need) -> float:
+        now = self._clock()
+        return max(self.limit.wait(now, need.tokens), self.breaker.wait(now))
+
+    def _spent(self) -> None:
+        if not self.budget_spent:
+            self.budget_spent = True
+            self.changed(Change("budget", f"no call more: {self.budget.words()} spent"))
+
+    def _look_again(self, seconds: float) -> None:
+        """When something ends, anyway; and after so many seconds, unless that is never."""
+        self.close()
+        if seconds < math.inf:
+            later = self._later or asyncio.get_running_loop().call_later
+            self._timer = later(seconds, self._let_in)
+
+
+class Door(Protocol):
+    """The admission as a rollout sees it, near or far."""
+
+    async def enter(self, ask: Ask) -> tuple[int, Admitted]:
+        """Wait to be let in. Returns the call's key. Raises `BudgetSpent` and `RunStopped`."""
+        ...
+
+    def leave(self, key: int, end: CallEnd) -> None: ...
+
+
+class LocalDoor:
+    """A `Door` to an admission on the same event loop."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._keys = 0
+
+    async def enter(self, ask: Ask) -> tuple[int, Admitted]:
+        self._keys += 1
+        key = self._keys
+        admitted = asyncio.get_running_loop().create_future()
+        self._admission.ask(key, ask, lambda answer: settle(admitted, answer))
+        try:
+            return key, await admitted
+        except asyncio.CancelledError:
+            self._admission.leave(key)
+            raise
+
+    def leave(self, key: int, end: CallEnd) -> None:
+        self._admission.leave(key, end)
+
+
+def settle(future: asyncio.Future[Admitted], answer: Admitted | NotAdmitted) -> None:
+    """Give the answer to whoever waits, if someone still does."""
+    if future.done():
+        return
+    if isinstance(answer, Admitted):
+        future.set_result(answer)
+    else:
+        future.set_exception(answer)

@@ -1,0 +1,89 @@
+"""A dialect's client as a `ChatModel`: every call waits to be let in, is tried again when that may help, and is accounted for.
+
+A reply's `started` and `seconds` are those of the request that was answered; failed ones before it are counted in `retries`, and
+the time before it in `waited`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+from kiseki.errors import PromptBudgetSpent, ProviderError
+from kiseki.models.admission import Ask, Door
+from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
+from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, worst_case
+from kiseki.models.calls import DROPPED, end_of_error, end_of_reply
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.retry import Retries
+
+
+class AskedModel:
+    """A `ChatModel`. `close` it on the event loop where it was used."""
+
+    def __init__(
+        self,
+        client: ChatClient,
+        door: Door,
+        settings: ModelSettings,
+        *,
+        rng: random.Random | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.client = client
+        self._door = door
+        self._settings = settings
+        self._rng = rng or random.Random()
+        self._sleep = sleep
+
+    async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
+        encoded, size = self.client.encode(request)
+        tokens = size // BYTES_PER_TOKEN + 1
+        if request.allowance is not None:
+            self._check_allowance(request.allowance, tokens)
+        retries = Retries(self._settings.max_retries, self._settings.provider_patience, self._rng)
+        began = time.perf_counter()
+        while True:
+            with on_hold:
+                key, admitted = await self._door.enter(Ask(tokens, again=retries.made > 0))
+            waited = time.perf_counter() - began
+            end = DROPPED
+            try:
+                reply, rate = await self.client.send(encoded)
+                reply = self._priced(reply, retries.made, waited)
+                end = end_of_reply(reply, rate)
+                return reply
+            except ProviderError as error:
+                end = end_of_error(error)
+                delay = retries.next_delay(error, probe=admitted.probe)
+                if delay is None:
+                    raise
+            finally:
+                self._door.leave(key, end)
+            with on_hold:
+                await self._sleep(delay)
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    def _check_allowance(self, allowance: float, prompt_tokens: int) -> None:
+        settings = self._settings
+        if settings.price is None:
+            return
+        need = worst_case(settings.price, prompt_tokens, settings.max_tokens or REPLY_TOKENS)
+        if need.cost > allowance:
+            raise PromptBudgetSpent(f"the next call may cost ${need.cost:.4f}, and ${max(allowance, 0.0):.4f} are left for it")
+
+    def _priced(self, reply: ChatReply, retries: int, waited: float) -> ChatReply:
+        """The reply with what it took to get it, and with its cost where only the price says it."""
+        call = msgspec.structs.replace(reply.call, retries=retries, waited=round(waited, 3))
+        if self._settings.price is not None and not call.usage.cost:
+            usage = msgspec.structs.replace(call.usage, cost=self._settings.price.of_usage(call.usage))
+            call = msgspec.structs.replace(call, usage=usage)
+        return ChatReply(reply.message, call)

@@ -1,0 +1,128 @@
+"""What a token costs: as the endpoint's list of models says (OpenRouter's, and those that copy it), else as a user's YAML says.
+
+What a call did cost is the provider's own figure wherever it reports one (`usage.cost`); prices are for budgets, which must
+know before a call, and for endpoints that report no cost.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kiseki.errors import UsageError
+from kiseki.trajectory.types import Usage
+
+LIST_SECONDS = 20.0
+ROUTING_SUFFIXES = (":nitro", ":floor", ":exacto")
+"""Of OpenRouter's model ids: another way to choose a provider, not another model in its list."""
+MILLION = 1e6
+
+
+class Price(msgspec.Struct, frozen=True):
+    """US dollars."""
+
+    input: float = 0.0
+    """Per prompt token."""
+    output: float = 0.0
+    """Per reply token, reasoning included."""
+    cached_input: float | None = None
+    """Per prompt token that came from the provider's cache. Default: as `input`."""
+    request: float = 0.0
+    """Per call."""
+
+    def of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh = prompt_tokens - cached_tokens
+        return self.request + fresh * self.input + cached_tokens * cached + completion_tokens * self.output
+
+    def of_usage(self, usage: Usage) -> float:
+        return self.of(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+
+
+class _FilePrice(msgspec.Struct, forbid_unknown_fields=True):
+    """One model in a user's file: US dollars per million tokens."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+    request: float = 0.0
+
+
+def read_prices(path: str) -> dict[str, Price]:
+    """A YAML file: model id → `{input, output, cached_input, request}`, US dollars per million tokens (`request`: per call).
+
+    Raises `UsageError` for a file that cannot be used.
+    """
+    import yaml
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        content = msgspec.convert(yaml.safe_load(text), dict[str, _FilePrice])
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prices: cannot read {path}: {error}") from error
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        words = " ".join(str(error).split())
+        raise UsageError(f"--prices {path}: {words}; a line looks like 'my/model: {{input: 3, output: 15}}'") from error
+    prices = {}
+    for model, each in content.items():
+        figures = (each.input, each.output, each.cached_input or 0.0, each.request)
+        if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
+            raise UsageError(f"--prices {path}: a price of {model} is not a number of 0 or more")
+        cached = None if each.cached_input is None else each.cached_input / MILLION
+        prices[model] = Price(each.input / MILLION, each.output / MILLION, cached, each.request)
+    return prices
+
+
+def listed_price(base_url: str, api_key: str, model: str) -> Price | None:
+    """What the endpoint's `GET /models` says; None where it names no price, or does not answer."""
+    import asyncio
+
+    return find_in_list(asyncio.run(_fetch_list(base_url, api_key)), model)
+
+
+async def _fetch_list(base_url: str, api_key: str) -> bytes:
+    import aiohttp
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    timeout = aiohttp.ClientTimeout(total=LIST_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True) as session,
+            session.get(base_url.rstrip("/") + "/models", allow_redirects=False) as response,
+        ):
+            return await response.read() if response.status == 200 else b""
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return b""
+
+
+def find_in_list(body: bytes, model: str) -> Price | None:
+    """The price of `model` in an answer of OpenRouter's shape: `{"data": [{"id": …, "pricing": {"prompt": "0.000003", …}}]}`
+    (openrouter.ai/docs, "List available models": US dollars per token, as text)."""
+    try:
+        content = msgspec.json.decode(body)
+        listed = {each["id"]: each.get("pricing") for each in content["data"]}
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+    pricing = listed.get(model)
+    for suffix in ROUTING_SUFFIXES:
+        pricing = pricing or listed.get(model.removesuffix(suffix))
+    if not isinstance(pricing, dict):
+        return None
+    try:
+        price = Price(
+            input=float(pricing["prompt"]),
+            output=float(pricing["completion"]),
+            cached_input=_optional(pricing.get("input_cache_read")),
+            request=float(pricing.get("request") or 0.0),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    # -1 is what a router says whose price depends on the model that it picks
+    return price if price.input >= 0 and price.output >= 0 else None
+
+
+def _optional(value: Any) -> float | None:
+    return None if value in (None, "") else float(value)

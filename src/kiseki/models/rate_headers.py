@@ -1,0 +1,56 @@
+"""`x-ratelimit-*` headers of an answer: what is left, and for how long. Pure.
+
+OpenAI's names (platform.openai.com/docs/guides/rate-limits, "Rate limits in headers"; vLLM gateways, Groq, Mistral and others
+copy them): `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests` and the same for tokens, a reset as "6m0s", "1.5s" or
+"20ms". OpenRouter's: `X-RateLimit-Remaining` and `X-RateLimit-Reset`, the latter a Unix time in milliseconds; others give that
+in seconds, or the seconds that are left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kiseki.models.base import RateInfo
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+EPOCH_SECONDS = 1e9
+"""A number above this is a Unix time, above a thousand times this one in milliseconds."""
+
+
+def parse_rate(headers: Mapping[str, str], now: float) -> RateInfo | None:
+    """What the headers say, None where they say nothing. `now` is Unix time."""
+    plain = headers.get("x-ratelimit-remaining")
+    requests = headers.get("x-ratelimit-remaining-requests", plain)
+    tokens = headers.get("x-ratelimit-remaining-tokens")
+    if requests is None and tokens is None:
+        return None
+    reset = headers.get("x-ratelimit-reset")
+    return RateInfo(
+        requests_left=_number(requests),
+        requests_reset=_duration(headers.get("x-ratelimit-reset-requests", reset), now),
+        tokens_left=_number(tokens),
+        tokens_reset=_duration(headers.get("x-ratelimit-reset-tokens", reset), now),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if number >= 0 else None
+
+
+def _duration(text: str | None, now: float) -> float | None:
+    """Seconds from `now`."""
+    text = (text or "").strip()
+    if (number := _number(text)) is not None:
+        if number > EPOCH_SECONDS * 1000:
+            return max(0.0, number / 1000 - now)
+        return max(0.0, number - now) if number > EPOCH_SECONDS else number
+    parts = _PART.findall(text)
+    if not parts or "".join(value + unit for value, unit in parts) != text:
+        return None
+    return sum(float(value) * _SECONDS[unit] for value, unit in parts)

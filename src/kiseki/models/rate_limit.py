@@ -1,0 +1,147 @@
+"""How many requests an endpoint gets at once: additive increase, multiplicative decrease, pauses, and what its headers say is
+left. A pure state machine: it is fed starts, ends and the time, and asked how long the next request has to wait.
+
+Limits belong to an endpoint and not to a process, so a run has one of these (`admission.py`), whatever number of workers.
+
+- A request that is turned away (429, 503) cuts the limit by a quarter, once for all that were on their way at that moment.
+  Each further one of these lowers it to what the endpoint still has of them in work, to a quarter of the old limit at most:
+  those that it did not turn away are what it can take.
+- It grows by 1 after a round of successes (as many as the limit), by 2 after the second round without a cut, by 3 after the
+  third …: slowly where a cut was just now, and soon back to the ceiling when the reason for it is gone.
+- A passing failure (5xx, a lost connection) says nothing about how much is too much: growth stops for a while, no more.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from kiseki.models.base import RateInfo
+from kiseki.models.calls import CallEnd
+
+CUT = 0.75
+"""What one cut leaves of the limit: near enough to the old one that little is lost where the limit was only just too high."""
+FLOOR = 0.25
+"""What all the requests turned away of one round leave of it at least."""
+BASE_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+"""Of a pause that the endpoint did not ask for: 1 s after the first cut without a success, doubled with each further one."""
+LONGEST_ASKED = 300.0
+"""Of a pause that it did ask for; a daily quota's "come back tomorrow" is asked again after that."""
+GROWTH_PAUSE = 10.0
+"""Seconds without growth after a passing failure."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A decision, for whoever wants to know why a run slows down."""
+
+    kind: str
+    """`limit`, `pause`, `hold`, `resume`, `budget` or `stop`."""
+    detail: str
+
+
+class _Window:
+    """What the endpoint says is left of one kind (requests or tokens) until a moment."""
+
+    def __init__(self) -> None:
+        self.left = math.inf
+        self.until = 0.0
+
+    def wait(self, now: float, need: float) -> float:
+        return self.until - now if now < self.until and self.left < need else 0.0
+
+    def told(self, now: float, left: float | None, reset: float | None) -> None:
+        if left is not None and reset is not None:
+            self.left, self.until = left, now + min(reset, LONGEST_ASKED)
+
+
+class RateLimit:
+    """The state for one endpoint. `limit` may be read at any time."""
+
+    def __init__(self, ceiling: int) -> None:
+        """`ceiling`: requests at once that the run wants at most, and begins with."""
+        self.ceiling = ceiling
+        self.limit = float(ceiling)
+        self.in_flight = 0
+        self._started = 0
+        self._cut_at = 0  # requests up to this number were under way at the last cut
+        self._floor = 0.0
+        self._good = 0  # successes of this round
+        self._quiet_rounds = 0
+        self._fruitless_cuts = 0  # since the last success
+        self._paused_until = 0.0
+        self._growth_from = 0.0
+        self._requests = _Window()
+        self._tokens = _Window()
+
+    def wait(self, now: float, tokens: int) -> float:
+        """Seconds that a request of so many tokens has to wait: 0.0 it may start, `math.inf` until another one ends."""
+        if self.in_flight >= int(self.limit):
+            return math.inf
+        return max(0.0, self._paused_until - now, self._requests.wait(now, 1), self._tokens.wait(now, tokens))
+
+    def start(self, tokens: int) -> int:
+        """A request starts. Returns its number, to be given back at its end."""
+        self.in_flight += 1
+        self._started += 1
+        self._requests.left -= 1
+        self._tokens.left -= tokens
+        return self._started
+
+    def end(self, now: float, number: int, end: CallEnd) -> list[Change]:
+        self.in_flight -= 1
+        changes: list[Change] = []
+        if end.rate is not None:
+            changes += self._told(now, end.rate)
+        if end.kind == "limited":
+            changes += self._turned_away(now, number, end)
+        elif end.kind == "transient":
+            self._growth_from = now + GROWTH_PAUSE
+        elif end.kind == "ok":
+            self._fruitless_cuts = 0
+            self._good += 1
+            if self._good >= self.limit:
+                changes += self._round(now)
+        return changes
+
+    def _told(self, now: float, rate: RateInfo) -> list[Change]:
+        before = max(self._requests.wait(now, 1), self._tokens.wait(now, 1))
+        self._requests.told(now, rate.requests_left, rate.requests_reset)
+        self._tokens.told(now, rate.tokens_left, rate.tokens_reset)
+        seconds = max(self._requests.wait(now, 1), self._tokens.wait(now, 1))
+        if seconds <= before:
+            return []
+        return [Change("pause", f"{seconds:.1f} s: the endpoint's x-ratelimit headers say that nothing is left until then")]
+
+    def _turned_away(self, now: float, number: int, end: CallEnd) -> list[Change]:
+        before, changes = int(self.limit), []
+        self._good = self._quiet_rounds = 0
+        if number > self._cut_at:
+            under_way = self.in_flight + 1
+            self._floor = max(1.0, min(self.limit, under_way) * FLOOR)
+            self.limit = max(1.0, min(self.limit, under_way) * CUT)
+            self._cut_at = self._started
+            self._fruitless_cuts += 1
+            asked = f"it asks for {end.retry_after:g} s" if end.retry_after is not None else "it names no time"
+            changes.append(Change("limit", f"{before} → {int(self.limit)} requests at once: {end.words} ({asked})"))
+            own = min(LONGEST_SECONDS, BASE_SECONDS * 2.0 ** min(self._fruitless_cuts - 1, 30))
+        else:
+            self.limit = max(self._floor, min(self.limit, float(self.in_flight)))
+            own = 0.0
+        pause = own if end.retry_after is None else min(end.retry_after, LONGEST_ASKED)
+        self._paused_until = max(self._paused_until, now + pause)
+        return changes
+
+    def _round(self, now: float) -> list[Change]:
+        """As many successes as the limit."""
+        self._good = 0
+        if now < self._growth_from or self.limit >= self.ceiling:
+            return []
+        self._quiet_rounds += 1
+        self.limit = min(float(self.ceiling), self.limit + self._quiet_rounds)
+        if self.limit < self.ceiling:
+            return []
+        return [
+            Change("limit", f"{self.ceiling} requests at once again: nothing was turned away for {self._quiet_rounds} rounds")
+        ]
