@@ -125,9 +125,9 @@ class FakeTime:
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        over = asyncio.get_running_loop().create_future()
-        self.later(seconds, lambda: over.done() or over.set_result(None))
-        await over
+        over = asyncio.Event()
+        self.later(seconds, over.set)
+        await over.wait()
 
     @property
     def due(self) -> float | None:

@@ -13,7 +13,7 @@ from kiseki.tools import running
 from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
 from kiseki.trajectory.types import ToolCall, ToolRun
 
-ENDED: list[str] = []
+ended_by: list[str] = []
 """By which tools, after they were cancelled."""
 LOOP: list[Any] = []
 LOOP.append(LOOP)
@@ -51,10 +51,10 @@ async def wait(how: str) -> str:
         except asyncio.CancelledError:
             if how == "clears up":
                 await asyncio.sleep(0)
-                ENDED.append(how)
+                ended_by.append(how)
                 return "half a result"
             if how == "fails":
-                ENDED.append(how)
+                ended_by.append(how)
                 raise RuntimeError("while it was cancelled") from None
 
 
@@ -132,11 +132,11 @@ def test_an_unknown_tool_names_those_there_are() -> None:
 @pytest.mark.parametrize("how", ["clears up", "fails", "ignores"])
 def test_a_tool_ends_at_its_limit(how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(running, "GRACE_SECONDS", 0.1 if how == "ignores" else 60)
-    ENDED.clear()
+    ended_by.clear()
     content, run = call(f'{{"how": "{how}"}}', "wait")
     assert content == '{"error":"wait did not finish within 0.05 seconds"}'
     assert run.timed_out and not run.ok and not run.invalid
-    assert ENDED == ([] if how == "ignores" else [how])
+    assert ended_by == ([] if how == "ignores" else [how])
     gc.collect()
     assert not caplog.records, "nothing complains about what was left"
 
@@ -144,7 +144,7 @@ def test_a_tool_ends_at_its_limit(how: str, monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize("how", ["clears up", "fails", "ignores"])
 def test_a_cancelled_call_is_over_whatever_the_tool_does(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "GRACE_SECONDS", 0.1 if how == "ignores" else 60)
-    ENDED.clear()
+    ended_by.clear()
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -152,7 +152,7 @@ def test_a_cancelled_call_is_over_whatever_the_tool_does(how: str, monkeypatch: 
                 await BOX.call(None, ToolCall("c", "idle", f'{{"how": "{how}"}}'))
 
     asyncio.run(main())
-    assert ENDED == ([] if how == "ignores" else [how])
+    assert ended_by == ([] if how == "ignores" else [how])
 
 
 def test_a_call_that_is_cancelled_again_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,11 @@ def test_what_a_loop_leaves_does_not_hold_its_end(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(running, "GRACE_SECONDS", 0.1)
 
     async def main() -> None:
-        ENDED.clear()
+        ended_by.clear()
         tasks = [asyncio.create_task(wait(how)) for how in ("clears up", "ignores")]
         await asyncio.sleep(0)
         await running.end_others()
         assert [task.done() for task in tasks] == [True, False]
 
     asyncio.run(main())
-    assert ENDED == ["clears up"]
+    assert ended_by == ["clears up"]

@@ -83,6 +83,7 @@ class AIAgent:
         stream: bool = False,
         sandbox: str = "auto",
         prompt_timeout: float = 3600.0,
+        redact: bool = True,
         seed: int | None = None,
     ) -> None:
         """Check everything; nothing is started yet.
@@ -90,7 +91,8 @@ class AIAgent:
         `enabled_toolsets`: default every toolset that is available. `tools`: functions declared with `@kiseki.tool`, or
         Python files of such. `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
-        `save_trajectories` appends. `prompt_timeout`: seconds per conversation. `seed`: sent to the endpoint when given.
+        `save_trajectories` appends. `prompt_timeout`: seconds per conversation. `redact`: take API keys and the values of
+        secret environment variables out of tool results. `seed`: sent to the endpoint when given.
         """
         effort, reasoning_disabled = _reasoning(reasoning_config or {})
         settings = ModelSettings(
@@ -123,6 +125,7 @@ class AIAgent:
             prefill=read_messages(prefill_messages, "prefill_messages"),
             run_tools=tuple(each.name for each in self.tools.toolbox.schemas),
             pass_seed=seed is not None,
+            redact=redact,
         )
         self._seed = seed or 0
         self._output = Path(output_dir) if save_trajectories else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import platform
 import time
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.tools.redact import Secrets, redact, secrets_of
 from kiseki.tools.registry import Tool, Toolbox, ToolContext, is_cancelled
 from kiseki.tools.running import leave
 from kiseki.trajectory.text import clean_text
@@ -57,6 +59,8 @@ class RolloutSettings(msgspec.Struct, frozen=True):
     """US dollars for one rollout, its earlier attempts included. Default: no limit."""
     config: str = ""
     """Hash of the configuration, kept in each record."""
+    redact: bool = True
+    """Take secrets out of tool results. Errors never hold any."""
 
 
 class ToolsOfRollout:
@@ -64,10 +68,20 @@ class ToolsOfRollout:
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         tools = list(tools)
+        self._tools = tools
+        self._guarded: tuple[Toolbox, Secrets] | None = None
         self.toolbox = Toolbox(tools)
         self.needs_sandbox = any(each.takes_context for each in tools)
         self.json = tools_json(tools)
         self.hash = hashlib.blake2b(self.json.encode(), digest_size=16).hexdigest()
+
+    def guarded(self, settings: RolloutSettings) -> tuple[Toolbox, Secrets]:
+        """The toolbox that keeps the run's secrets, and those: the model's key and what this process has in its environment,
+        as they were at the first call."""
+        if self._guarded is None:
+            secrets = secrets_of(settings.model.api_key, os.environ)
+            self._guarded = Toolbox(self._tools, secrets if settings.redact else None), secrets
+        return self._guarded
 
 
 def tools_json(tools: Iterable[Tool]) -> str:
@@ -86,6 +100,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
     error: BaseException | None = None
     deadline = Deadline(settings.prompt_timeout)
     described: dict[str, str] = {}
+    toolbox, secrets = tools.guarded(settings)
     try:
         async with deadline.running():
             if tools.needs_sandbox:
@@ -93,7 +108,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
                 described = sandbox.describe()
             outcome, reason = await run_agent(
                 model,
-                tools.toolbox,
+                toolbox,
                 ToolContext(sandbox) if sandbox else None,
                 trace,
                 opening=opening_messages(settings.ephemeral_system_prompt, settings.prefill, spec.prompt),
@@ -135,7 +150,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
         tool_runs=tuple(trace.tool_runs),
         unknown_tools=tuple(sorted(called.difference(settings.run_tools))),
         error_class="" if error is None else type(error).__name__,
-        error="" if error is None else clean_text(str(error))[:ERROR_CHARS],
+        error="" if error is None else redact(clean_text(str(error)), secrets)[0][:ERROR_CHARS],
         # a bug of ours is tried again too: most that get this far are races, and attempts are bounded
         retryable=error is not None and (error.retryable if isinstance(error, KisekiError) else True),
         started=started,

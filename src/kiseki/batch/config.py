@@ -31,6 +31,7 @@ class BatchConfig(msgspec.Struct, frozen=True):
     seed: int | None = None
     sandbox: str = "auto"
     sandbox_timeout: float = 60.0
+    redact: bool = True
     prompt_timeout: float = 3600.0
     max_attempts: int = 3
     ephemeral_system_prompt: str = ""

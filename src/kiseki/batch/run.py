@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from kiseki.models.admission import Admission
 from kiseki.models.factory import ignored_flags
 from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
+from kiseki.tools.redact import redact, secrets_of
 from kiseki.tools.running import end_others
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
@@ -59,8 +61,7 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         with open_ledger(config.folder, create=True) as ledger:
             ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
             check_same_run(ledger, prepared.info, config)
-            without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
-            ledger.start_session(msgspec.json.encode(without_key).decode(), prepared.config_hash, prepared.info)
+            ledger.start_session(settings_text(config, prepared.model.api_key), prepared.config_hash, prepared.info)
             if config.retry_poison:
                 ledger.forgive_poison()
             plan = plan_run(ledger, config, console, prepared)
@@ -89,6 +90,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         tool_files=tuple(str(Path(file).resolve()) for file in config.tools),
         run_tools=names,
         pass_seed=config.seed is not None,
+        redact=config.redact,
         unavailable=tuple(toolsets.unavailable),
         max_cost=config.max_cost_per_prompt,
         config=prepared.config_hash,
@@ -179,6 +181,12 @@ async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:
     if signals > 1:
         raise KeyboardInterrupt
     return signals > 0
+
+
+def settings_text(config: BatchConfig, api_key: str) -> str:
+    """The settings as they are kept: JSON without the key, and without secrets that other flags may hold."""
+    without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
+    return redact(msgspec.json.encode(without_key).decode(), secrets_of(api_key, os.environ))[0]
 
 
 def run_label(folder: Path) -> str:

@@ -99,6 +99,7 @@ def _run(flags: argparse.Namespace) -> int:
         stream=model.stream,
         sandbox=flags.sandbox,
         prompt_timeout=flags.prompt_timeout,
+        redact=flags.redact,
         seed=flags.seed,
     )
     result = agent.run_conversation(flags.query)

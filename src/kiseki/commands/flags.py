@@ -33,17 +33,21 @@ class Parser(argparse.ArgumentParser):
             f"--{name}", type=_named(kind), default=default, help=f"{help}{shown}".replace("%", "%%"), metavar=metavar
         )
 
-    def switch(self, group: argparse._ArgumentGroup, name: str, help: str) -> None:
+    def switch(self, group: argparse._ArgumentGroup, name: str, help: str, *, default: bool = False) -> None:
         """A boolean: bare, or with a value (`=true`, `=false`)."""
-        group.add_argument(f"--{name}", action="store_true", help=help)
+        shown = f" (default: on; --{name}=false switches it off)" if default else ""
+        group.add_argument(f"--{name}", action="store_true", default=default, help=help + shown)
         self._switches.add(f"--{name}")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Raises `UsageError`: an unknown flag (with the likely one), a bad value, a missing flag."""
-        return self.parse_args(self._without_boolean_values([_normal(each) for each in argv]))
+        said: dict[str, bool] = {}
+        flags = self.parse_args(self._without_boolean_values([_normal(each) for each in argv], said))
+        vars(flags).update(said)
+        return flags
 
-    def _without_boolean_values(self, arguments: list[str]) -> list[str]:
-        """`--resume=true` and `--resume true` as `--resume`; with false as nothing."""
+    def _without_boolean_values(self, arguments: list[str], said: dict[str, bool]) -> list[str]:
+        """`--resume=true` and `--resume true` as `--resume`; with false as nothing. `said` gets each such value by its name."""
         kept: list[str] = []
         for argument in arguments:
             name, equals, value = argument.partition("=")
@@ -53,13 +57,16 @@ class Parser(argparse.ArgumentParser):
                 kept.append(argument)
             elif value.lower() not in ("true", "false"):
                 raise UsageError(f"{name}: {value!r} is neither true nor false")
-            elif value.lower() == "true":
-                kept.append(name)
+            else:
+                said[name[2:]] = value.lower() == "true"
+                kept += [name] if said[name[2:]] else []
         return kept
 
     def error(self, message: str) -> NoReturn:
         if unknown := re.search(r"unrecognized arguments: (.*)", message):
             first = unknown[1].split(" ")[0]
+            name, equals, _ = first.partition("=")
+            first = f"{name}=…" if equals and _holds_a_secret(name) else first
             known = [option for action in self._actions for option in action.option_strings]
             close = difflib.get_close_matches(first.split("=")[0], known, 1)
             hint = f"; did you mean {close[0]}?" if close else f"; {self.prog} --help lists the flags"
@@ -67,6 +74,13 @@ class Parser(argparse.ArgumentParser):
         if missing := re.search(r"the following arguments are required: (.*)", message):
             raise UsageError(f"missing {missing[1]}; {self.prog} --help shows an example")
         raise UsageError(message.removeprefix("argument ").replace("expected one argument", "a value is needed"))
+
+
+def _holds_a_secret(name: str) -> bool:
+    """Whether that is a misspelled --api_key or the like, whose value must not be shown."""
+    from kiseki.tools.redact import is_secret_name
+
+    return is_secret_name(name)
 
 
 def _width() -> int:

@@ -43,6 +43,7 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "tools", names, "Python files with tools of your own (comma-separated)", ())
     flag(group, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
     flag(group, "sandbox_timeout", at_least(0.001, float), "seconds that a sandbox may take to start", 60.0)
+    parser.switch(group, "redact", "take API keys and the run's own secrets out of tool results", default=True)
     return group
 
 

@@ -81,7 +81,7 @@ def _report(console: Console, folder: Path, verdict: Verdict) -> int:
     for problem in verdict.problems:
         say(problem, "red")
     if verdict.problems:
-        say(f"{folder}: {len(verdict.problems)} problems; rows are named prompt_index/sample_index", "red")
+        say(f"{folder}: problems: {len(verdict.problems)}; rows are named prompt_index/sample_index", "red")
         return WRONG
     say(f"{folder}: the ledger is whole, and every file says what it says", "green")
     return UNFINISHED if pending else HOLDS

@@ -45,6 +45,10 @@ class Admitted(msgspec.Struct, frozen=True):
 Answer = Callable[[Admitted | NotAdmitted], None]
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
 class _UnderWay(msgspec.Struct, frozen=True):
     ask: Ask
     need: Need
@@ -62,7 +66,7 @@ class Admission:
         budget: Budget,
         *,
         clock: Callable[[], float] = time.monotonic,
-        later: Callable[[float, Callable[[], None]], asyncio.TimerHandle] | None = None,
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         """`clock` and `later` belong together, for tests: default the loop's."""
         self.limit = limit
@@ -77,14 +81,14 @@ class Admission:
         # those that are tried again, then the others, each in the order in which they came
         self._waiting: tuple[OrderedDict[Hashable, tuple[Ask, Answer]], ...] = (OrderedDict(), OrderedDict())
         self._under_way: dict[Hashable, _UnderWay] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def words(self) -> str:
         """What holds calls up at the moment, "" when nothing does."""
         if self.breaker.held:
             return "the endpoint fails, one call at a time tries"
         if self.limit.limit < self.limit.ceiling:
-            return f"{int(self.limit.limit)} calls at once at most"
+            return f"{self.limit.at_once} calls at once at most"
         return ""
 
     def ask(self, key: Hashable, ask: Ask, answer: Answer) -> None:
@@ -130,18 +134,18 @@ class Admission:
                     self._spent()
                     answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
                     continue
-                seconds = math.inf if allowed == "wait" else self._wait(need)
+                now = self._clock()
+                seconds = math.inf if allowed == "wait" else self._wait(now, need)
                 if seconds > 0.0:
                     self._look_again(seconds)
                     return
                 del waiting[key]
                 self.budget.reserve(need)
-                number, probe = self.limit.start(need.tokens), self.breaker.start()
+                number, probe = self.limit.start(now, need.tokens), self.breaker.start()
                 self._under_way[key] = _UnderWay(ask, need, number, probe)
                 answer(Admitted(probe))
 
-    def _wait(self, need: Need) -> float:
-        now = self._clock()
+    def _wait(self, now: float, need: Need) -> float:
         return max(self.limit.wait(now, need.tokens), self.breaker.wait(now))
 
     def _spent(self) -> None:

@@ -18,7 +18,7 @@ from kiseki.models.rate_limit import Change
 
 HOLD_AFTER = 10
 """First requests of calls that fail in a row, none succeeding in between: fewer may be one prompt's doing."""
-LONGEST_PROBE_PAUSE = 30.0
+LONGEST_PROBE_PAUSE = 15.0
 """Seconds between two probes at most; the first pause is 1 s, and each is twice the one before."""
 REFUSALS = (20, 0.8)
 """So many answers at least, and so large a share of the last `WINDOW` refused, and the set-up is wrong."""

@@ -22,7 +22,7 @@ class CallEnd(msgspec.Struct, frozen=True):
     too much to do (429, 503). `transient`: it failed for a reason that may pass. `refused`: it does not take this request.
     `denied`: it takes none of ours (401, 402, 403). `dropped`: we did not wait for the answer."""
     tokens: int = 0
-    """Prompt and completion tokens; 0 with `billed` None."""
+    """Prompt and completion tokens; 0 where not `known`."""
     cost: float = 0.0
     """US dollars."""
     known: bool = True

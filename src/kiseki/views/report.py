@@ -53,6 +53,8 @@ def print_report(console: Console, statistics: Statistics) -> None:
         f"${s.cost:,.4f}",
     )
     console.print(cost)
+    if s.redacted:
+        console.print(f"redacted: {s.redacted:,} secrets in tool results")
 
 
 MORE_TIME = {

@@ -35,6 +35,8 @@ class Metadata(msgspec.Struct, frozen=True):
     """Upstream provider of the last model call, where a router names it."""
     seed: int
     attempt: int
+    config: str
+    """Which of the run's configurations made it (`kiseki log` shows them); "" where it is not known."""
     seconds: float
     prompt_tokens: int
     completion_tokens: int
@@ -103,6 +105,7 @@ def row_line(done: DoneRollout, tools: tuple[str, ...], schemas: dict[str, str])
             provider=record.calls[-1].provider if record.calls else "",
             seed=record.seed,
             attempt=record.attempt,
+            config=record.config,
             seconds=round(record.seconds, 3),
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,

@@ -53,12 +53,16 @@ class Statistics(msgspec.Struct):
     """By reason."""
     failed: dict[str, int]
     """Wanted rollouts that are failed now, by error class."""
+    configurations: dict[str, int]
+    """Done rollouts by the configuration that made them (`kiseki log` shows what each is); "" where it is not known."""
     attempts: int
     """Attempts that ended, failed ones included."""
     tokens: dict[str, int]
     """Of every attempt, also of failed and discarded ones."""
     cost: float
     """US dollars, of every attempt, as the provider reported them."""
+    redacted: int
+    """Secrets taken out of tool results, of every attempt."""
     latency: dict[str, dict[str, float]]
     """Seconds per done rollout: whole, in model calls, in tools."""
     timeouts: Timeouts
@@ -73,14 +77,16 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
     outcomes: Counter[str] = Counter(dict.fromkeys(("completed", "partial", "discarded", "failed", "pending"), 0))
     discarded: Counter[str] = Counter()
     stop_reasons: Counter[str] = Counter()
+    configurations: Counter[str] = Counter()
     turns = with_reasoning = 0
     latencies = {name: array("d") for name in ("rollout", "model", "tools")}
     facts = db.execute(
-        "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts,"
+        "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts, a.config,"
         " a.seconds, a.model_seconds, a.tool_seconds"
         " FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
     )
-    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, *seconds in facts:
+    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, config, *seconds in facts:
+        configurations[config] += 1
         for values, value in zip(latencies.values(), seconds, strict=True):
             values.append(value)
         reason = discard_reason(
@@ -114,7 +120,8 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
             failed[error_class] = count
     total = db.execute(
         "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
-        " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cost), 0.0) FROM attempts"
+        " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cost), 0.0),"
+        " coalesce(sum(redacted), 0) FROM attempts"
     ).fetchone()
     return Statistics(
         run_name=run.run_name,
@@ -136,9 +143,11 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         },
         discarded=dict(discarded.most_common()),
         failed=failed,
+        configurations=dict(sorted(configurations.items())),
         attempts=total[0],
         tokens=dict(zip(("prompt", "completion", "reasoning", "cached"), total[1:5], strict=True)),
         cost=round(float(total[5]), 6),
+        redacted=total[6],
         latency={name: percentiles(values) for name, values in latencies.items()},
         timeouts=find_timeouts(db),
     )
