@@ -28,12 +28,12 @@ async def never_mind():
     while True:
         try:
             await asyncio.sleep(3600)
-        except asyncio.CancelledError:
+        except BaseException:
             pass
 
 @tool(toolset="mine", timeout=0.2)
 async def stubborn() -> None:
-    """Swallows its cancellation."""
+    """Swallows its cancellation, and whatever else comes."""
     await never_mind()
 
 @tool(toolset="mine", timeout=0.2)

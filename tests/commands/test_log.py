@@ -23,7 +23,7 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")]
 
 
-def test_sessions_and_an_empty_log(tmp_path: Path) -> None:
+def test_sessions_configurations_and_an_empty_log(tmp_path: Path) -> None:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in ("good", "down", "fine")])
     light = light_tools(tmp_path)
     script = [{"match": "down", "turns": [{"content": "x", "fault": {"kind": "bad_request"}}]}, {"turns": [{"reasoning": "r"}]}]
@@ -37,10 +37,15 @@ def test_sessions_and_an_empty_log(tmp_path: Path) -> None:
             "--model=mock",
         )
         kiseki(*base, *FAST, *light, cwd=tmp_path, status=None)
-        kiseki(*base, *FAST, *light, "--resume", cwd=tmp_path, status=None)
+        assert "max_turns: 10" in kiseki("log", "data/r", cwd=tmp_path).stdout
+        kiseki(*base, *FAST, *light, "--resume", "--max_turns=9", "--force_config", cwd=tmp_path, status=None)
         host = server.base_url.split("/")[2]
     said = kiseki("log", "data/r", cwd=tmp_path).stdout
-    lines = cells(said)
+    configurations = [line for line in cells(said) if len(line) == 2]
+    assert sorted(settings for _, settings in configurations) == ["max_turns: 10", "max_turns: 9"]
+    listed = kiseki("verify", "data/r", "--list", cwd=tmp_path).stdout
+    assert {line.split("\t")[5] for line in listed.splitlines()} == {name for name, _ in configurations}
+    lines = [line for line in cells(said) if len(line) == 6]
     assert [line[0] for line in lines if line[0]] == ["1", "2"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", lines[0][1])
     assert (lines[0][2], lines[1][2]) == ("mock", host)

@@ -288,17 +288,18 @@ class TokenBucket:
 
 
 REFUSAL_SECONDS = 0.1
-WARM_UP, ROUNDS = 60, 120
-"""Times the latency: before it counts, and in all."""
+WARM_UP, WARM_UP_SECONDS = 60, 300.0
+"""Before it counts: so many times the latency, and so many seconds at least. As long again, and it is over."""
 
 
 def simulate(server: Server, ceiling: int, latency: float) -> tuple[float, float, float]:
-    """As many requests as the limit lets through. Returns, of the later part: the mean number at once that it allowed, the share of
-    requests that were turned away, and the work done, as a share of what was possible."""
+    """As many requests as the limit lets through. Returns, of the second half: the mean number at once that it allowed, the
+    share of requests that were turned away, and the work done as a share of what was possible."""
     rng, limit = random.Random(1), RateLimit(ceiling)
-    now, busy, started = 0.0, 0, 0
+    now, busy = 0.0, 0
     under_way: list[tuple[float, int, CallEnd]] = []
-    begin, over = WARM_UP * latency, ROUNDS * latency
+    begin = max(WARM_UP_SECONDS, WARM_UP * latency)
+    over = 2 * begin
     allowed, ended = 0.0, {"ok": 0, "limited": 0}
     while now < over:
         seconds = limit.wait(now, 1)
@@ -311,7 +312,6 @@ def simulate(server: Server, ceiling: int, latency: float) -> tuple[float, float
             else:
                 end = CallEnd("limited", retry_after=server.retry_after(now))
                 heapq.heappush(under_way, (now + REFUSAL_SECONDS, number, end))
-            started += 1
             continue
         then = min(now + seconds, under_way[0][0] if under_way else math.inf)
         if now >= begin:

@@ -195,7 +195,7 @@ PROMPT = "(SELECT id FROM prompts WHERE position = 1)"
 ROLLOUT = f"(SELECT id FROM rollouts WHERE prompt_id = {PROMPT} AND sample_index = 1)"
 ATTEMPT = f"(SELECT id FROM attempts WHERE rollout_id = {ROLLOUT})"
 OTHER = "(SELECT max(id) FROM attempts WHERE outcome = 'completed')"
-NO_ATTEMPT = "rollouts whose outcome is that of no attempt of theirs: 1 (1/1); restore"
+NO_ATTEMPT = "rollouts whose outcome is that of no attempt of theirs: 1 (1/1); put a copy"
 NOT_COUNTED = "rollouts whose attempts are not as many as counted, numbered from 1: 1 (1/1)"
 PARTIAL = f"UPDATE rollouts SET outcome = 'partial' WHERE id = {ROLLOUT};"
 UNREADABLE = "run.db: it cannot be read"
@@ -262,7 +262,7 @@ def test_overwritten_bytes_are_reported_whatever_they_hit(run: Path, capsys: pyt
         assert main(["verify", str(run), "--list"]) == 1
         said = capsys.readouterr()
         assert "run.db" in said.err
-        assert "restore run.db from a copy" in said.err
+        assert "put a copy of run.db back" in said.err
         assert said.out == ""
     choose = random.Random(3)
     for _ in range(25):  # which may hit a place that means nothing

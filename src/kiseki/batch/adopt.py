@@ -52,8 +52,8 @@ class _OldRow(msgspec.Struct):
     discarded: Any = None
 
     def text(self) -> str:
-        human = next((turn.value for turn in self.conversations if turn.role == "human"), "")
-        return human or self.prompt
+        # of a prompt with messages before it the first human turn is not the one that a row of ours names
+        return self.prompt or next((turn.value for turn in self.conversations if turn.role == "human"), "")
 
 
 class Adopted(msgspec.Struct):
@@ -172,7 +172,8 @@ def _read(files: dict[int, Path], result: Adopted, log: Callable[[str], None]) -
 
 def _to_record(row: _OldRow, key: str, prompt: Prompt, sample: int) -> Record:
     try:
-        messages = [each for each in from_sharegpt(row.conversations) if each.role != "user"]
+        said = [each for each in from_sharegpt(row.conversations) if each.role != "user"]
+        messages = said[sum(each.role in ("assistant", "tool") for each in prompt.messages) :]  # the prompt's own come first
     except (ValueError, msgspec.DecodeError):  # another dialect inside the turns: the turns themselves are kept as they are
         messages = [Message(role="assistant", content=turn.value) for turn in row.conversations if turn.role == "gpt"]
     completed = row.completed and not row.discarded

@@ -38,7 +38,7 @@ STOP_SECONDS = 10.0
 
 SILENT_SECONDS = 60.0
 """A worker that shows no sign of life for so long hangs (a tool of the user's that blocks its event loop, a stopped process),
-and is ended: twelve missed beats are no busy machine."""
+and is ended: thirty missed beats are no busy machine."""
 
 
 class Lost(msgspec.Struct, frozen=True):

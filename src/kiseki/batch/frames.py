@@ -19,7 +19,7 @@ from kiseki.trajectory.types import RolloutSpec
 
 MAX_FRAME = 1 << 30
 """A bound against a broken peer; a record is compressed, and the largest real ones are a few MB."""
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 2.0
 """Between two signs of life of a worker."""
 
 

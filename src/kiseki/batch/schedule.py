@@ -81,6 +81,6 @@ class Schedule:
         return False, batch if self._left_in_batch[batch] == 0 else None
 
     def _run_again(self, now: float, flight: Flight) -> None:
-        pause = RETRY_SECONDS[min(flight.tries, len(RETRY_SECONDS)) - 1]
+        pause = RETRY_SECONDS[min(max(flight.tries - 2, 0), len(RETRY_SECONDS) - 1)]
         self._order += 1
         heapq.heappush(self._again, (now + pause, self._order, flight))

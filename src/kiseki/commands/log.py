@@ -1,4 +1,4 @@
-"""`kiseki log`: the sessions of a run, and why it slowed down, paused or stopped. Also while the run goes."""
+"""`kiseki log`: the sessions of a run, its configurations, and why it slowed down, paused or stopped. Also while the run goes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def build_parser() -> Parser:
     parser = Parser(
         "kiseki log",
-        "Show the sessions of a run, and what made it slow down, pause or stop. The run may be going on meanwhile.",
+        "Show the sessions of a run, the configurations that its rows were made with, and what made it slow down, pause or\n"
+        "stop. The run may be going on meanwhile.",
         "example:\n  kiseki log data/my_run",
     )
     parser.add_argument("run_folder", help="the run's folder, such as data/my_run")
@@ -50,13 +51,14 @@ def main(argv: Sequence[str]) -> int:
             db.execute("PRAGMA query_only = ON")
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version != VERSION:
-                raise LedgerError(
-                    f"{path} has format {version}, this version of the tool reads {VERSION}; kiseki verify {folder} brings an older one up"
-                )
-            sessions, decisions = _sessions(db), _decisions(db)
+                words = f"{path} has format {version}, and this version of the tool reads {VERSION}"
+                raise LedgerError(f"{words}; kiseki verify {folder} brings an older one up")
+            sessions, configurations, decisions = _sessions(db), _configurations(db), _decisions(db)
     except (sqlite3.DatabaseError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LedgerError(f"{path} cannot be read: {error}; kiseki verify {folder} says more") from error
     console.print(sessions)
+    if configurations.row_count:
+        console.print(configurations)
     if decisions.row_count:
         console.print(decisions)
     else:
@@ -87,6 +89,24 @@ def _sessions(db: sqlite3.Connection) -> Table:
             f"${cost:,.4f}\n{tokens:,}",
             "\n".join(attempts.get(session, ["none"])),
         )
+    return table
+
+
+def _configurations(db: sqlite3.Connection) -> Table:
+    """What is set in each; of several, only what they differ in."""
+    import msgspec
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "settings", title="Configurations", title_justify="left", show_lines=True)
+    configs = {name: msgspec.json.decode(info, type=dict[str, Any]) for name, info in db.execute("SELECT * FROM configs")}
+    fields = dict.fromkeys(field for info in configs.values() for field in info)
+    first = next(iter(configs.values()), {})
+    if len(configs) > 1:
+        fields = {field: None for field in fields if any(info.get(field) != first.get(field) for info in configs.values())}
+    for name, info in configs.items():
+        shown = {field: info.get(field) for field in fields}
+        table.add_row(name, Text("\n".join(f"{field}: {value}" for field, value in shown.items() if value not in (None, ""))))
     return table
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
     from kiseki.errors import LedgerError
     from kiseki.ledger.ledger import open_ledger
-    from kiseki.views.verify import RESTORE, Verdict, list_rollouts, verify
+    from kiseki.views.verify import list_rollouts, unreadable, verify
 
     folder, stdout = Path(flags.run_folder), make_console()
     console = Console(stderr=True) if flags.list else stdout
@@ -52,17 +52,15 @@ def main(argv: Sequence[str]) -> int:
         ledger = open_ledger(folder, create=False)
     except (LedgerError, UnicodeDecodeError) as error:  # the latter in words of SQLite's that quote what is damaged
         cause = error.__cause__ or error
-        if not isinstance(cause, (sqlite3.DatabaseError, UnicodeDecodeError)) or isinstance(cause, sqlite3.OperationalError):
+        if not isinstance(cause, (sqlite3.DatabaseError, UnicodeDecodeError)):
             raise
-        return _report(console, folder, Verdict({}, (f"{error}; {RESTORE}",)))
-    try:
+        return _report(console, folder, unreadable(cause))
+    with ledger:
         verdict = verify(ledger, console)
         if flags.list and verdict.outcomes:
             for line in list_rollouts(ledger):
                 stdout.file.write(f"{line}\n")
             stdout.file.flush()
-    finally:
-        ledger.close()
     return _report(console, folder, verdict)
 
 
@@ -75,7 +73,8 @@ def _report(console: Console, folder: Path, verdict: Verdict) -> int:
     _print_outcomes(console, verdict)
     pending, failed = verdict.rollouts("pending"), verdict.rollouts("failed")
     if failed:
-        say(f"failed: {failed:,} rollouts; the same batch command with --resume tries them again", "yellow")
+        poison = " (those that killed their worker twice: with --retry_poison)" if "failed:WorkerDied" in verdict.outcomes else ""
+        say(f"failed: {failed:,} rollouts; the same batch command with --resume tries them again{poison}", "yellow")
     if pending:
         say(f"pending: {pending:,} rollouts; the run is not finished, the same batch command with --resume goes on", "yellow")
     for problem in verdict.problems:

@@ -80,6 +80,8 @@ class Ledger:
         self.close()
         if _is_of_the_file(error):
             raise in_words(self.folder, error) from error
+        if isinstance(error, msgspec.DecodeError):  # what comes from elsewhere is caught where it comes from
+            raise _damaged(self.folder, str(error)) from error
 
     # ---- identity -------------------------------------------------------------------------------------------------
 
@@ -239,7 +241,10 @@ class Ledger:
         ).fetchall()
         query = f"SELECT {_DONE_COLUMNS} FROM prompts p {_DONE_JOINS} WHERE p.id = ? AND r.sample_index = ?"
         for pair in ids:
-            yield DoneRollout(*self.db.execute(query, pair).fetchone())
+            line = self.db.execute(query, pair).fetchone()
+            if line is None:  # an index that says otherwise than its table
+                raise _damaged(self.folder, f"batch {batch_num} names rollouts that are not there")
+            yield DoneRollout(*line)
 
     def tool_schemas(self) -> dict[str, str]:
         return dict(self.db.execute("SELECT hash, schemas FROM tool_schemas"))
@@ -293,8 +298,13 @@ def in_words(folder: Path, error: sqlite3.DatabaseError) -> KisekiError:
         return StorageError(
             f"cannot write {path}: {error} ({name}); is the disk, or your share of it, full, read-only or faulty?"
         )
+    return _damaged(folder, str(error))
+
+
+def _damaged(folder: Path, what: str) -> LedgerError:
+    path = folder / LEDGER_NAME
     return LedgerError(
-        f"{path} is damaged or no ledger ({error}); put a copy of it back (kiseki verify {folder} says what is damaged),"
+        f"{path} is damaged or no ledger ({what}); put a copy of it back (kiseki verify {folder} says what is damaged),"
         f" or move {path}* away: --resume then takes over the rows of the batch_*.jsonl files"
     )
 

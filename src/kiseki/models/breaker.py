@@ -48,7 +48,7 @@ class Breaker:
 
     def start(self) -> bool:
         """A request starts. Returns whether it is a probe; a probe's failure is not its rollout's."""
-        self._probing = self.held
+        self._probing |= self.held
         return self.held
 
     def end(self, now: float, end: CallEnd, *, again: bool, probe: bool) -> list[Change]:
@@ -60,7 +60,7 @@ class Breaker:
             self._refused.append(end.kind == "refused")
             self._failing_since, self._row = None, 0
             if self.held:
-                self.held = self._probing = False
+                self.held = False
                 changes.append(Change("resume", "the endpoint answers again"))
         elif end.kind in ("limited", "transient"):
             changes += self._failed(now, end, again=again, probe=probe)
@@ -90,6 +90,7 @@ class Breaker:
         refused = sum(self._refused)
         if end.kind == "refused" and len(self._refused) >= least and refused >= share * len(self._refused):
             return f"the endpoint refuses {refused} of the last {len(self._refused)} calls, this one with: {end.words}"
-        if self._failing_since is not None and now - self._failing_since >= self._patience:
+        failed = end.kind in ("limited", "transient")
+        if failed and self._failing_since is not None and now - self._failing_since >= self._patience:
             return f"no model call has succeeded for {now - self._failing_since:.0f} s; the last said: {end.words}"
         return ""

@@ -5,6 +5,7 @@ The message carries the HTTP status and the endpoint's own words; the client mas
 
 from __future__ import annotations
 
+import email.utils
 import html
 import re
 from collections.abc import Mapping
@@ -71,7 +72,7 @@ _HTML_DROPPED = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ProviderError:
-    """The error that an answer with a status other than 200 means. `now` is Unix time."""
+    """The error that an answer with a status other than 200 means. `now` is Unix time by our clock."""
     try:
         decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -81,9 +82,17 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: f
         words = _plain_text(body)
     if 300 <= status < 400:
         words = f"redirects to {headers.get('Location', 'nowhere')}; set --base_url to where the API is. {words}"
-    error = _error(status, words, code, parse_retry_after(headers, now), decoded)
+    error = _error(status, words, code, parse_retry_after(headers, _time_there(headers, now)), decoded)
     error.rate = parse_rate(headers, now)
     return error
+
+
+def _time_there(headers: Mapping[str, str], now: float) -> float:
+    """Unix time by the endpoint's clock where it tells it: a date in `Retry-After` is meant by that one, and ours may be off."""
+    try:
+        return email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
+    except (ValueError, OverflowError):
+        return now
 
 
 def error_inside(answer: WireCompletion) -> ProviderError | None:

@@ -63,16 +63,16 @@ def read_prices(path: str) -> dict[str, Price]:
         content = msgspec.convert(yaml.safe_load(text), dict[str, _FilePrice])
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--prices: cannot read {path}: {error}") from error
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except (yaml.YAMLError, ValueError, msgspec.ValidationError) as error:  # ValueError: a date that is none
         words = " ".join(str(error).split())
         raise UsageError(f"--prices {path}: {words}; a line looks like 'my/model: {{input: 3, output: 15}}'") from error
     prices = {}
     for model, each in content.items():
-        figures = (each.input, each.output, each.cached_input or 0.0, each.request)
-        if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
-            raise UsageError(f"--prices {path}: a price of {model} is not a number of 0 or more")
         cached = None if each.cached_input is None else each.cached_input / MILLION
-        prices[model] = Price(each.input / MILLION, each.output / MILLION, cached, each.request)
+        price = Price(each.input / MILLION, each.output / MILLION, cached, each.request)
+        if not _is_usable(price):
+            raise UsageError(f"--prices {path}: a price of {model} is not a number of 0 or more")
+        prices[model] = price
     return prices
 
 
@@ -121,7 +121,11 @@ def find_in_list(body: bytes, model: str) -> Price | None:
     except (KeyError, TypeError, ValueError):
         return None
     # -1 is what a router says whose price depends on the model that it picks
-    return price if price.input >= 0 and price.output >= 0 else None
+    return price if _is_usable(price) else None
+
+
+def _is_usable(price: Price) -> bool:
+    return all(math.isfinite(each) and each >= 0 for each in (price.input, price.output, price.cached_input or 0.0, price.request))
 
 
 def _optional(value: Any) -> float | None:

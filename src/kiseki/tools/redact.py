@@ -15,7 +15,7 @@ import functools
 import json
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
@@ -86,7 +86,7 @@ def _prepared(values: tuple[str, ...]) -> Secrets:
 def _forms(value: str) -> Iterator[str]:
     """As programs write it: raw, escaped once or twice, URL-quoted, in base64 alone or inside of something longer."""
     plain, ascii_only = value, value
-    yield value
+    yield from (value, repr(value)[1:-1])
     for _ in range(2):
         plain, ascii_only = json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(ascii_only)[1:-1]
         yield from (plain, ascii_only)
@@ -178,12 +178,11 @@ _OTHERS = (
         r"""(://[^\s/?#:@"'\\<>]{0,256}:)(?!%[s(]|[$<{*\[])[^\s/?#"'\\<>]{3,256}(?=@)""",
     ),
 )
+_FORTY = r"""(?:\\*["'\s:=>]|\\+[nrt]){1,12})[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"""
 _ACROSS = (
-    _pattern(
-        "AWS secret key",
-        "",
-        r"""((?:[Ss]ecret_?[Aa]ccess_?[Kk]ey|SECRET_ACCESS_KEY)(?:\\*["'\s:=>]|\\+[nrt]){1,12})[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])""",
-    ),
+    _pattern("AWS secret key", "ccess_key", "(ecret_access_key" + _FORTY),
+    _pattern("AWS secret key", "ccessKey", "(ecretAccessKey" + _FORTY),
+    _pattern("AWS secret key", "CCESS_KEY", "(ECRET_ACCESS_KEY" + _FORTY),
     _pattern(
         "credentials",
         "uthorization",
@@ -222,7 +221,13 @@ def _classes(text: str) -> bytes:
 
 def redact(text: str, secrets: Secrets) -> tuple[str, int]:
     """`text` with a marker in the place of each secret, and how many there were."""
-    return _clean(text, secrets) if _may_hold_any(text, secrets) else (text, 0)
+    total = 0
+    while _may_hold_any(text, secrets):
+        text, count = _clean(text, secrets)
+        if not count:  # else once more: with its neighbour gone, a secret may stand out that did not before
+            break
+        total += count
+    return text, total
 
 
 def _may_hold_any(text: str, secrets: Secrets) -> bool:
@@ -242,10 +247,7 @@ def _may_hold_any(text: str, secrets: Secrets) -> bool:
         (_DOTTED in classes and ("eyJ" in text or "SG." in text))
         or "PRIVATE KEY" in text
         or "earer " in text
-        or "uthorization" in text
-        or "ccess_key" in text
-        or "ccessKey" in text
-        or "CCESS_KEY" in text
+        or any(pattern.guard in text for pattern in _ACROSS)
         or ("@" in text and "://" in text)
         or "...]" in text
     )
@@ -255,24 +257,29 @@ def _clean(text: str, secrets: Secrets) -> tuple[str, int]:
     """The same for text that may well hold some."""
     total = 0
     for pattern in _ACROSS:
-        text, count = _replace(pattern, text)
-        total += count
-    text, count = _clean_strings(text, lambda each: _clean_plain(each, secrets))
+        if pattern.guard in text:
+            text, count = _replace(pattern, text)
+            total += count
+    text, count = _clean_strings(text, secrets)
     return text, total + count
 
 
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
-def _clean_strings(text: str, clean: Callable[[str], tuple[str, int]]) -> tuple[str, int]:
+def _clean_strings(text: str, secrets: Secrets) -> tuple[str, int]:
     """Every string of a JSON text cleaned by itself, JSON inside of JSON too; any other text as a whole."""
     if not _is_json(text):
-        return clean(text)
+        return _clean_plain(text, secrets)
     total = 0
+    for form in secrets.forms:  # such as an account's credentials, which are an object
+        if form in text and _is_json(form):
+            total += text.count(form)
+            text = text.replace(form, f'"{_marker(_OWN)}"')
 
     def one(found: re.Match[str]) -> str:
         nonlocal total
-        cleaned, count = _clean_strings(json.loads(found[0]), clean)
+        cleaned, count = _clean_strings(json.loads(found[0]), secrets)
         total += count
         return json.dumps(cleaned, ensure_ascii=found[0].isascii() or "\\u" in found[0]) if count else found[0]
 
@@ -313,21 +320,23 @@ def _replace(pattern: _Pattern, text: str) -> tuple[str, int]:
 # ---- where a tool has cut its output --------------------------------------------------------------------------------------
 
 _TORN = "part of a key"
-_CUT = re.compile(r"\n?\[\.\.\. [\d,]+ (?:of [\d,]+ bytes left out here|more characters in this line) \.\.\.\]\n?| ?\[\.\.\.\] ?")
+_CUT = re.compile(
+    r"[\n ]?\[\.\.\. [\d,]+ (?:of [\d,]+ bytes left out here|more characters in this line) \.\.\.\]\n?| ?\[\.\.\.\] ?"
+)
 _TORN_HEAD = re.compile(rf"(?<![A-Za-z0-9])(?:{_PREFIX.pattern})(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{{{MIN_SECRET},}}\Z")
 _TORN_TAIL = re.compile(r"(?=[A-Za-z_-]*\d)(?=[A-Z0-9_-]*[a-z])(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{20,}")
-_HEAD_CHARS = 300
-"""Ahead of a cut that are looked at: more than a key has."""
+_KEY_CHARS = 300
+"""On each side of a cut that are looked at: more than a key has."""
 
 
 def _clean_cuts(text: str, secrets: Secrets) -> tuple[str, int]:
     """Take out what is left of a secret that a cut went through: nothing of its shape may be left to tell."""
     parts: list[str] = []
     total = done = 0
+    reach = max(_KEY_CHARS, len(secrets.forms[0]) if secrets.forms else 0)
     for cut in _CUT.finditer(text):
-        before, after = text[max(done, cut.start() - _HEAD_CHARS) : cut.start()], text[cut.end() :]
-        head, head_kind = _torn_head(before, secrets.forms)
-        tail, tail_kind = _torn_tail(after[:_HEAD_CHARS], secrets.forms)
+        head, head_kind = _torn_head(text[max(done, cut.start() - reach) : cut.start()], secrets.forms)
+        tail, tail_kind = _torn_tail(text[cut.end() : cut.end() + reach], secrets.forms)
         parts += (text[done : cut.start() - head], _marker(head_kind) if head else "", cut[0], _marker(tail_kind) if tail else "")
         total += bool(head) + bool(tail)
         done = cut.end() + tail

@@ -17,9 +17,6 @@ from typing import Any
 GRACE_SECONDS = 2.0
 """What a cancelled task gets to clear up before it is left behind."""
 
-_left: set[asyncio.Task[Any]] = set()
-"""Tasks left behind, which nobody else may hold any more."""
-
 
 class OutOfTime(Exception):
     """The function did not end within its limit."""
@@ -59,10 +56,11 @@ async def give_up(task: asyncio.Task[Any]) -> None:
 
 def leave(task: asyncio.Task[Any]) -> None:
     """Let `task` go on by itself: nothing waits for it any more, `asyncio.run` at its end included."""
+    import ctypes
+
     asyncio._unregister_task(task)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it may well be pending when the process ends
-    _left.add(task)
-    task.add_done_callback(_left.discard)
+    # never dropped, not even as the process ends: that would raise GeneratorExit in it, which it may swallow in a loop for ever
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 async def end_others() -> None:

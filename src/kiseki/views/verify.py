@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 from rich.console import Console
 
-from kiseki.errors import UsageError
-from kiseki.ledger.ledger import IS_UNDONE, LEDGER_NAME, WANTED, Ledger
+from kiseki.errors import LedgerError, UsageError
+from kiseki.ledger.ledger import IS_UNDONE, LEDGER_NAME, WANTED, Ledger, in_words
 from kiseki.ledger.types import RunInfo
 from kiseki.trajectory.record import decode_record
 from kiseki.trajectory.types import Prompt
@@ -26,7 +26,9 @@ from kiseki.views.compare import SHOWN, Fault, differences, is_same, told
 from kiseki.views.filters import discard_reason
 from kiseki.views.statistics import STATISTICS, make_statistics
 
-RESTORE = f"restore {LEDGER_NAME} from a copy, or move it away: a start with --resume then takes over the rows of batch_*.jsonl"
+RESTORE = (
+    f"put a copy of {LEDGER_NAME} back, or move {LEDGER_NAME}* away: --resume then takes over the rows of the batch_*.jsonl files"
+)
 RESUME = "the same batch command with --resume plans them again"
 PENDING = "pending"
 STEP = 1000
@@ -68,7 +70,14 @@ def verify(ledger: Ledger, console: Console) -> Verdict:
         problems += [f"{line}; {remedy or merge}" for line, remedy in _view_problems(ledger, settings, console)]
         return Verdict(outcomes, tuple(problems))
     except (sqlite3.DatabaseError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Verdict({}, (f"{LEDGER_NAME}: it cannot be read: {error}; {RESTORE}",))
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(in_words(ledger.folder, error), LedgerError):
+            raise  # the disk's doing, or another program's
+        return unreadable(error)
+
+
+def unreadable(error: Exception) -> Verdict:
+    """Of a ledger that says nothing but `error`."""
+    return Verdict({}, (f"{LEDGER_NAME}: it cannot be read: {error}; {RESTORE}",))
 
 
 # ---- outcomes -----------------------------------------------------------------------------------------------------------
@@ -161,7 +170,7 @@ _LINE_CHECKS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "rows without their prompt",
-        RESUME,
+        RESTORE,
         "SELECT coalesce(position, -1) FROM prompts WHERE id NOT IN (SELECT prompt_id FROM payloads) ORDER BY position",
     ),
     (

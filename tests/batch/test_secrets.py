@@ -1,0 +1,227 @@
+"""Keys are planted wherever a run meets any, and then everything that it leaves behind is searched for them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from support import children, kiseki, read_rows, start_kiseki, write_dataset
+
+from kiseki.models.mock_server import MockServer
+from kiseki.sandboxes import bubblewrap
+from kiseki.trajectory.record import decode_record
+from kiseki.trajectory.types import Record
+
+API_KEY = "planted/4f9a1c77e2b04d5d9a3c+models-key"
+WEATHER = "planted-7Qz81LmWx03RtYv6-weather"
+PLANTED = (API_KEY, WEATHER)
+
+TOOL = """
+import base64, os
+from kiseki import tool
+
+@tool(toolset="mine")
+def weather(city: str) -> str:
+    '''The weather.
+
+    Args:
+        city: Where.
+    '''
+    token = os.environ["WEATHER_API_TOKEN"]
+    if city == "nowhere":
+        raise RuntimeError(f"401 Unauthorized: https://weather.test/?city={city}&token={token}")
+    return base64.b64encode(f"user:{token}\\n".encode()).decode()
+"""
+LOOK = "env; cat /proc/*/environ; ps auxww; true"
+ANCESTORS = (  # what a command can see in a sandbox that is none
+    "p=$$; while [ $p -gt 1 ]; do tr '\\0' '\\n' </proc/$p/environ; tr '\\0' ' ' </proc/$p/cmdline; "
+    "p=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$p/stat); done"
+)
+
+
+def call(name: str, **arguments: str) -> dict[str, object]:
+    return {"turns": [{"reasoning": "hm", "tool_calls": [{"name": name, "arguments": arguments}]}, {"content": "Done."}]}
+
+
+SCRIPT = [
+    {"match": "nowhere", **call("weather", city="nowhere")},
+    {"match": "somewhere", **call("weather", city="Kyoto")},
+    {"match": "look", **call("terminal", command=LOOK)},
+    {"match": "ancestors", **call("terminal", command=ANCESTORS)},
+    {"match": "refused", "turns": [{"fault": {"kind": "auth"}}]},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(TOOL)
+    (tmp_path / "mine.yaml").write_text("terminal: 100\n")
+    return tmp_path
+
+
+def flags(prompts: list[str], folder: Path, *more: str) -> tuple[str, ...]:
+    write_dataset(folder / "p.jsonl", [{"prompt": prompt} for prompt in prompts])
+    run = ("--dataset_file=p.jsonl", "--batch_size=2", "--run_name=r", "--distribution=mine.yaml", "--tools=mine.py")
+    return ("batch", *run, "--model=m", "--verbose", "--num_workers=2", "--max_attempts=1", *more)
+
+
+def by_proxy(server: MockServer) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Flags and environment of a run whose key can only be in the environment: its host is not on this machine."""
+    return ("--base_url=http://api.planted.example/v1",), {
+        "OPENAI_API_KEY": API_KEY,
+        "WEATHER_API_TOKEN": WEATHER,
+        "http_proxy": server.root_url,
+    }
+
+
+def forms(secret: str) -> Iterator[str]:
+    yield from (secret, quote(secret, safe=""))
+    for before in range(3):
+        yield base64.b64encode(bytes(before) + secret.encode()).decode()[4:-8]
+
+
+def planted_in(*texts: str) -> list[str]:
+    return [form for text in texts for secret in PLANTED for form in forms(secret) if form in text]
+
+
+def everything_in(folder: Path) -> list[str]:
+    """Every file, and what is packed in the ledger."""
+    texts = [path.read_bytes().decode("utf-8", "replace") for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert len(texts) >= 4
+    return [*texts, *(msgspec.json.encode(record).decode() for record in records(folder))]
+
+
+def records(folder: Path) -> list[Record]:
+    with sqlite3.connect(folder / "run.db") as ledger:
+        return [decode_record(packed) for (packed,) in ledger.execute("SELECT record FROM attempts ORDER BY id")]
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
+
+
+def read(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode("utf-8", "replace")
+    except OSError:  # that process has ended
+        return ""
+
+
+def test_nothing_that_a_run_leaves_or_starts_holds_a_secret(folder: Path) -> None:
+    prompts = ["nowhere", "somewhere", "ancestors", "look"]
+    commands: set[str] = set()
+    with MockServer(script=SCRIPT, latency=0.1, record=20) as server:
+        host, environment = by_proxy(server)
+        process = start_kiseki(*flags(prompts, folder, *host, "--sandbox=local"), cwd=folder, **environment)
+        while process.poll() is None:
+            try:
+                commands.update(read(f"/proc/{pid}/cmdline") for pid in descendants(process.pid))
+            except OSError:
+                continue
+        output = process.communicate()[0]
+        sent = server.stats(log=True)["log"]
+    assert process.returncode == 0, output
+    assert any("kiseki.batch.worker" in each for each in commands)
+    assert all(each["headers"]["authorization"].endswith(API_KEY[-4:]) for each in sent), "the key was in use"
+    assert not planted_in(*commands)
+    assert not planted_in(output)
+    assert not planted_in(*everything_in(folder / "data" / "r"))
+    assert not planted_in(json.dumps(sent)), "what the model is told is what is kept"
+    shown = "\n".join(row["conversations"][-2]["value"] for row in read_rows(folder / "data" / "r" / "trajectories.jsonl"))
+    assert shown.count("[redacted: secret of this run]") >= 4
+    assert "RuntimeError: 401 Unauthorized: https://weather.test/?city=nowhere&token=[redacted: secret of this run]" in shown
+    found = sum(run.redacted for record in records(folder / "data" / "r") for run in record.tool_runs)
+    statistics = json.loads((folder / "data" / "r" / "statistics.json").read_text())
+    with sqlite3.connect(folder / "data" / "r" / "run.db") as ledger:
+        (counted,) = ledger.execute("SELECT sum(redacted) FROM attempts").fetchone()
+    assert found == counted == statistics["redacted"] >= 4
+    assert f"redacted: {found} secrets in tool results" in output
+
+
+def test_a_sandbox_has_none_to_show(folder: Path) -> None:
+    if why := bubblewrap.why_unavailable():
+        pytest.skip(f"bubblewrap does not work here: {why}")
+    with MockServer(script=SCRIPT) as server:
+        host, environment = by_proxy(server)
+        more = ("--sandbox=bubblewrap", "--redact=false", "--num_workers=1")
+        kiseki(*flags(["look"], folder, *host, *more), cwd=folder, **environment)
+    (record,) = records(folder / "data" / "r")
+    assert "HOME=/home/user" in record.messages[2].content
+    assert not planted_in(*everything_in(folder / "data" / "r"))
+
+
+def test_results_are_kept_as_they_are_when_told_so(folder: Path) -> None:
+    with MockServer(script=SCRIPT) as server:
+        host, environment = by_proxy(server)
+        done = kiseki(*flags(["nowhere"], folder, *host, "--redact", "false"), cwd=folder, **environment)
+    (record,) = records(folder / "data" / "r")
+    assert WEATHER in record.messages[2].content
+    assert record.tool_runs[0].redacted == 0
+    assert "redacted" not in done.stdout
+
+
+@pytest.mark.parametrize("redact", ["--redact", "--redact=false"])
+@pytest.mark.parametrize("where", ["flag", "environment"])
+def test_an_endpoint_that_repeats_the_key_in_its_error(folder: Path, where: str, redact: str) -> None:
+    with MockServer(script=SCRIPT) as server:
+        host, environment = by_proxy(server)
+        if where == "flag":
+            host, environment = (f"--base_url={server.base_url}", f"--api_key={API_KEY}"), {}
+        more = (*host, redact, "--num_workers=1")
+        done = kiseki(*flags(["refused"], folder, *more), cwd=folder, status=None, **environment)
+        assert server.stats()["by_status"] == {"401": 1}
+    assert done.returncode not in (0, 2)
+    assert "401" in done.stdout + done.stderr
+    assert not planted_in(done.stdout, done.stderr, *everything_in(folder / "data" / "r"))
+
+
+def test_settings_are_kept_without_secrets(folder: Path) -> None:
+    with MockServer(turns=0) as server:
+        more = (f"--base_url={server.base_url}", f"--api_key={API_KEY}", f"--ephemeral_system_prompt=Use {WEATHER}.")
+        kiseki(*flags(["hello"], folder, *more, "--num_workers=1"), cwd=folder, WEATHER_API_TOKEN=WEATHER)
+    with sqlite3.connect(folder / "data" / "r" / "run.db") as ledger:
+        (settings,) = ledger.execute("SELECT settings FROM sessions").fetchone()
+    assert not planted_in(settings)
+    kept = json.loads(settings)
+    assert kept["ephemeral_system_prompt"] == "Use [redacted: secret of this run]."
+    assert kept["model"]["base_url"] == server.base_url
+
+
+def test_one_prompt_from_the_command_line(folder: Path) -> None:
+    with MockServer(script=SCRIPT) as server:
+        environment = {"WEATHER_API_TOKEN": WEATHER}
+        base = ("agent", "--model=m", f"--base_url={server.base_url}", f"--api_key={API_KEY}", "--tools=mine.py", "--verbose")
+        for query in ("nowhere", "somewhere", "ancestors"):
+            saving = ("--save_trajectories", "--save_sample", "--sandbox=local", "--enabled_toolsets=terminal,mine")
+            done = kiseki(*base, f"--query={query}", *saving, cwd=folder, **environment)
+            assert "[redacted: secret of this run]" in done.stdout
+            assert not planted_in(done.stdout, done.stderr)
+        done = kiseki(*base, "--query=refused", "--enabled_toolsets=mine", cwd=folder, status=3, **environment)
+        assert "401" in done.stdout
+        assert not planted_in(done.stdout, done.stderr)
+        done = kiseki(*base, "--query=nowhere", "--enabled_toolsets=mine", "--redact=false", cwd=folder, **environment)
+        assert WEATHER in done.stdout
+    saved = [path.read_text() for path in (folder / "trajectory_samples.jsonl", *folder.glob("sample_*.json"))]
+    assert len(saved) == 4
+    assert all("[redacted: secret of this run]" in each for each in saved)
+    assert not planted_in(*saved)
+
+
+def test_a_misspelled_flag_does_not_show_the_key(folder: Path) -> None:
+    done = kiseki("batch", f"--apikey={API_KEY}", cwd=folder, status=2)
+    assert done.stderr == "kiseki: unknown flag --apikey=…; did you mean --api_key?\n"
+
+
+@pytest.mark.parametrize("command", ["batch", "agent"])
+def test_the_switch_is_explained(command: str, folder: Path) -> None:
+    done = kiseki(command, "--help", cwd=folder)
+    assert "(default: on; --redact=false switches it off)" in done.stdout
+    assert "'maybe' is neither true nor false" in kiseki(command, "--redact=maybe", cwd=folder, status=2).stderr

@@ -1,0 +1,290 @@
+"""The admission with its three controllers, on a clock that the test moves; and a door of it, on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import FakeTime
+
+from kiseki.errors import BudgetSpent, NotAdmitted, RunStopped
+from kiseki.models.admission import Admission, Admitted, Ask, LocalDoor
+from kiseki.models.base import RateInfo
+from kiseki.models.breaker import HOLD_AFTER, Breaker
+from kiseki.models.budget import Budget
+from kiseki.models.calls import DROPPED, NOT_SENT, CallEnd
+from kiseki.models.rate_limit import RateLimit
+
+PATIENCE = 100.0
+REPLY = 100
+asks = st.tuples(st.just("ask"), st.integers(1, 300), st.booleans())
+ends = st.builds(
+    CallEnd,
+    st.sampled_from(["ok", "ok", "limited", "transient", "transient", "dropped"]),
+    tokens=st.integers(0, 400),
+    known=st.booleans(),
+    retry_after=st.none() | st.floats(0, 50),
+    rate=st.none() | st.builds(RateInfo, st.floats(0, 3), st.floats(0, 60), st.floats(0, 300), st.floats(0, 60)),
+)
+events = st.lists(
+    st.one_of(
+        asks,
+        asks,
+        st.tuples(st.just("end"), st.integers(0, 50), ends),
+        st.tuples(st.just("withdraw"), st.integers(0, 50), st.booleans()),
+        st.tuples(st.just("pass"), st.floats(0, 30), st.none()),
+    ),
+    max_size=100,
+)
+
+
+class Run:
+    """An admission, who waits in which order, who is under way, and who got which answer."""
+
+    def __init__(self, ceiling: int = 4, **budget: Any) -> None:
+        self.time = FakeTime(by_hand=True)
+        limit, breaker = RateLimit(ceiling), Breaker(PATIENCE)
+        self.budget = Budget(reply_tokens=REPLY, **budget)
+        self.admission = Admission(limit, breaker, self.budget, clock=self.time.clock, later=self.time.later)
+        self.decided: list[str] = []
+        self.admission.changed = lambda change: self.decided.append(change.kind)
+        self.waiting: list[tuple[int, Ask]] = []
+        self.under_way: list[int] = []
+        self.answers: dict[int, Admitted | NotAdmitted] = {}
+        self.asked = 0
+
+    def ask(self, tokens: int = 1, again: bool = False) -> int:
+        """Returns the call's key."""
+        self.asked += 1
+        key, ask = self.asked, Ask(tokens, again)
+        self.waiting.append((key, ask))
+        self.admission.ask(key, ask, lambda answer: self.answer(key, answer))
+        return key
+
+    def answer(self, key: int, answer: Admitted | NotAdmitted) -> None:
+        assert key not in self.answers
+        first, ask = min(self.waiting, key=lambda each: (not each[1].again, each[0]))
+        assert key == first
+        self.waiting.remove((key, ask))
+        self.answers[key] = answer
+        if isinstance(answer, Admitted):
+            self.under_way.append(key)
+        elif isinstance(answer, BudgetSpent):
+            assert self.budget.max_tokens is not None
+            assert self.budget.tokens + ask.prompt_tokens + REPLY > self.budget.max_tokens
+
+    def end(self, key: int, end: CallEnd) -> None:
+        self.under_way.remove(key)
+        self.admission.leave(key, end)
+
+    def call(self, kind: Literal["ok", "limited", "transient", "denied"], **fields: Any) -> None:
+        self.end(self.ask(), CallEnd(kind, words="its words", **fields))
+
+    def withdraw(self, key: int) -> None:
+        self.waiting = [each for each in self.waiting if each[0] != key]
+        self.admission.leave(key)
+
+    def play(self, what: str, value: Any, more: Any) -> None:
+        if what == "ask":
+            self.ask(value, more)
+        elif what == "pass":
+            self.time.advance(value)
+        elif what == "end" and self.under_way:
+            self.end(self.under_way[value % len(self.under_way)], more)
+        elif what == "withdraw" and more and self.waiting:
+            self.withdraw(self.waiting[value % len(self.waiting)][0])
+        elif what == "withdraw" and not more and self.under_way:
+            self.end(self.under_way[value % len(self.under_way)], NOT_SENT)
+
+    def finish(self) -> None:
+        """Let everything under way succeed, and time pass, until nobody waits."""
+        while self.waiting or self.under_way:
+            waiting = len(self.waiting)
+            for key in list(self.under_way):
+                self.end(key, CallEnd("ok"))
+            if len(self.waiting) < waiting or not self.waiting:
+                continue
+            assert self.time.due is not None, "they wait for nothing"
+            self.time.advance(self.time.due - self.time.now)
+
+
+@given(st.integers(1, 20), st.none() | st.integers(100, 5000), events)
+def test_whatever_happens(ceiling: int, max_tokens: int | None, played: list[tuple[str, Any, Any]]) -> None:
+    run = Run(ceiling, max_tokens=max_tokens)
+    withdrawn: set[int] = set()
+    for what, value, more in played:
+        waiting = {key for key, _ in run.waiting}
+        run.play(what, value, more)
+        if what == "withdraw":
+            withdrawn |= waiting - {key for key, _ in run.waiting} - set(run.answers)
+        assert run.admission.limit.in_flight == len(run.under_way) <= ceiling
+        assert not (run.waiting and run.admission.breaker.stopped)
+        if run.waiting and not run.under_way:
+            assert run.time.due is not None
+    run.finish()
+    assert withdrawn.isdisjoint(run.answers)
+    assert len(run.answers) + len(withdrawn) == run.asked
+    assert (run.budget.reserved_cost, run.budget.reserved_tokens) == (0.0, 0)
+    if run.admission.breaker.stopped:
+        assert isinstance(run.answers[run.ask()], RunStopped)
+    elif not run.admission.budget_spent:
+        run.ask()
+        run.finish()
+        assert isinstance(run.answers[run.asked], Admitted) or max_tokens is not None
+    run.admission.close()
+    assert run.time.due is None
+
+
+def test_first_come_first_served_and_those_tried_again_before() -> None:
+    run = Run(ceiling=1)
+    first = run.ask()
+    for again in (False, True, False, True):
+        run.ask(again=again)
+    served = []
+    while run.under_way:
+        served += run.under_way
+        run.end(run.under_way[0], CallEnd("ok"))
+    assert served == [first, 3, 5, 2, 4]
+
+
+def test_a_stop_is_for_everybody() -> None:
+    run = Run(ceiling=2)
+    for _ in range(5):
+        run.ask()
+    run.end(1, CallEnd("denied", words="HTTP 401: bad key"))
+    assert [str(run.answers[key]) for key in (3, 4, 5)] == ["the endpoint takes no call of ours: HTTP 401: bad key"] * 3
+    run.end(2, CallEnd("ok"))
+    assert isinstance(run.answers[run.ask()], RunStopped)
+    assert run.decided == ["stop"]
+
+
+def test_the_budget_holds_back_and_turns_down() -> None:
+    run = Run(max_tokens=500)
+    for _ in range(5):
+        run.ask(tokens=100)
+    assert run.under_way == [1, 2]  # 400 are reserved
+    run.end(1, CallEnd("ok", tokens=150))
+    assert run.under_way == [2]
+    run.end(2, CallEnd("ok", tokens=150))
+    assert run.under_way == [3]
+    run.end(3, DROPPED)
+    assert isinstance(run.answers[4], BudgetSpent)
+    assert isinstance(run.answers[5], BudgetSpent)
+    assert run.budget.tokens == 500
+    assert run.admission.budget_spent
+    assert run.decided == ["budget"]
+    assert "500 of --max_total_tokens=500" in str(run.answers[4])
+
+
+def test_who_leaves_makes_room_for_those_behind() -> None:
+    run = Run(max_tokens=500)
+    run.ask(tokens=100)
+    large = run.ask(tokens=350)
+    small = run.ask(tokens=100)
+    assert run.under_way == [1]
+    run.withdraw(large)
+    assert run.under_way == [1, small]
+
+
+def test_a_pause_is_over_by_itself() -> None:
+    run = Run()
+    run.call("limited", retry_after=20.0)
+    key = run.ask()
+    run.time.advance(19.0)
+    assert not run.under_way
+    run.time.advance(1.0)
+    assert run.under_way == [key]
+    assert run.decided == ["limit"]
+
+
+def test_in_an_outage_one_at_a_time_tries() -> None:
+    run = Run(ceiling=20)
+    for _ in range(HOLD_AFTER):
+        run.call("transient")
+    for _ in range(5):
+        run.ask()
+    assert not run.under_way
+    assert run.admission.words() == "the endpoint fails, one call at a time tries"
+    run.time.advance(1.0)
+    assert run.under_way == [HOLD_AFTER + 1]
+    assert run.answers[HOLD_AFTER + 1] == Admitted(probe=True)
+    run.end(HOLD_AFTER + 1, CallEnd("ok"))
+    assert len(run.under_way) == 4
+    assert run.decided == ["hold", "resume"]
+    assert run.admission.words() == ""
+
+
+def test_an_endpoint_that_only_fails_stops_the_run_when_patience_ends() -> None:
+    run = Run()
+    for _ in range(50):
+        run.ask()
+    while run.under_way or run.time.due is not None:
+        for key in list(run.under_way):
+            run.end(key, CallEnd("transient", words="HTTP 500: boom"))
+        if run.time.due is not None:
+            run.time.advance(run.time.due - run.time.now)
+    assert run.decided == ["hold", "stop"]
+    assert PATIENCE <= run.time.now <= PATIENCE + 15.0
+    assert not run.waiting
+
+
+def test_a_leave_may_cross_an_answer() -> None:
+    run = Run()
+    run.admission.leave(99)
+    run.call("ok")
+    run.admission.leave(1)
+    assert run.admission.limit.in_flight == 0
+
+
+def test_a_door() -> None:
+    async def scenario() -> None:
+        time = FakeTime()
+        admission = Admission(RateLimit(1), Breaker(PATIENCE), Budget(), clock=time.clock, later=time.later)
+        door = LocalDoor(admission)
+        key, admitted = await door.enter(Ask(1))
+        assert admitted == Admitted()
+        waits, leaves = (asyncio.create_task(door.enter(Ask(1))) for _ in range(2))
+        await asyncio.sleep(0)
+        leaves.cancel()
+        await asyncio.sleep(0)
+        assert not waits.done()
+        door.leave(key, CallEnd("limited", retry_after=30.0))
+        key, _ = await waits
+        assert time.now == 30.0
+        door.leave(key, CallEnd("ok"))
+        assert admission.limit.in_flight == 0
+        key, _ = await door.enter(Ask(1))
+        door.leave(key, CallEnd("denied", words="no"))
+        with pytest.raises(RunStopped, match="takes no call of ours: no"):
+            await door.enter(Ask(1))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["ok", "denied"])
+def test_an_answer_for_a_caller_who_is_just_leaving(kind: Literal["ok", "denied"]) -> None:
+    """Admitted or stopped and cancelled at the same moment: nothing stays taken, and nothing is said about it."""
+    said: list[dict[str, Any]] = []
+
+    async def scenario() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        admission = Admission(RateLimit(1), Breaker(PATIENCE), Budget())
+        door = LocalDoor(admission)
+        key, _ = await door.enter(Ask(1))
+        waits = asyncio.create_task(door.enter(Ask(1)))
+        await asyncio.sleep(0)
+        door.leave(key, CallEnd(kind))
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        del waits
+        gc.collect()
+        await asyncio.sleep(0)
+        return admission.limit.in_flight
+
+    assert asyncio.run(scenario()) == 0
+    assert not said
