@@ -1,4 +1,4 @@
-"""What many tests need: the command line as a user runs it, datasets, rows, and the mock server's flags."""
+"""What many tests need: the command line as a user runs it, datasets, rows, a clock, and a client of the mock server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ import asyncio
 import heapq
 import json
 import os
+import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from kiseki.models.admission import UNLIMITED, Admission, LocalDoor
+from kiseki.models.asking import AskedModel
+from kiseki.models.breaker import Breaker
+from kiseki.models.budget import Budget
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.openai_chat import OpenAIChat
+from kiseki.models.rate_limit import RateLimit
+
+T = TypeVar("T")
 
 REPOSITORY = Path(__file__).parent.parent
 SECONDS = 120
@@ -149,3 +160,37 @@ class FakeTime:
             self.now = max(self.now, due)
             timer.over = True
             timer.call()
+
+
+BREAKER_PATIENCE = 300.0
+"""Seconds; a call's own is the setting `provider_patience`."""
+
+
+def with_client(
+    base_url: str,
+    use: Callable[[AskedModel], Awaitable[T]],
+    *,
+    time: FakeTime | None = None,
+    ceiling: int = UNLIMITED,
+    **fields: Any,
+) -> T:
+    """What `use` gives, with a client that is closed after it and never really waits: not between tries, not to be let in."""
+    time = time or FakeTime()
+
+    async def run() -> T:
+        settings = ModelSettings("m", base_url, **fields)
+        admission = Admission(RateLimit(ceiling), Breaker(BREAKER_PATIENCE), Budget(), clock=time.clock, later=time.later)
+        client = AskedModel(OpenAIChat(settings), LocalDoor(admission), settings, rng=random.Random(1), sleep=time.sleep)
+        try:
+            return await use(client)
+        finally:
+            admission.close()
+            await client.close()
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process does; the test's own timeout ends a wait in vain."""
+    while not condition():
+        await asyncio.sleep(0.01)

@@ -84,11 +84,18 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
     with MockServer(turns=0) as server:
         kiseki(*flags(tmp_path, server), cwd=tmp_path)
         write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+        (tmp_path / "other.yaml").write_text("mine: 50\ntodo: 100\n")
+        (tmp_path / "other.py").write_text((tmp_path / "mine.py").read_text().replace("Say it louder", "Whisper it"))
         for change, words in {
             "--model=other": "model: 'mock' → 'other'",
+            "--distribution=other.yaml": "distribution_toolsets: mine 100 → 50, todo None → 100",
             "--ephemeral_system_prompt=X": "ephemeral_system_prompt: '' → 'X'",
             "--temperature=0.5": "temperature: None → 0.5",
+            "--top_p=0.5": "top_p: None → 0.5",
+            "--seed=3": "seed: 0 → 3",
+            "--tools=other.py": "tools: shout '",
             "--reasoning_filter=off": "reasoning_filter: 'auto' → 'off'",
+            "--reasoning_effort=high": "reasoning: '' → 'high'",
         }.items():
             refused = kiseki(*flags(tmp_path, server, "--resume", change), cwd=tmp_path, status=2)
             assert words in refused.stderr
@@ -97,9 +104,13 @@ def test_other_settings_are_refused_with_the_difference(tmp_path: Path) -> None:
         refused = kiseki(*flags(tmp_path, server), cwd=tmp_path, status=2)
         assert "--resume" in refused.stderr
         assert server.stats()["calls"] == 1
-        kiseki(*flags(tmp_path, server, "--resume", "--model=other", "--force_config"), cwd=tmp_path)
-    models = [row["metadata"]["model"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")]
-    assert models == ["mock", "other"], "each row says what made it"
+        kiseki(*flags(tmp_path, server, "--resume", "--tools=other.py", "--force_config"), cwd=tmp_path)
+        write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}])
+        kiseki(*flags(tmp_path, server, "--resume", "--tools=other.py"), cwd=tmp_path)
+    configs = [row["metadata"]["config"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")]
+    assert configs[0] != configs[1] == configs[2], "each row says which configuration made it"
+    statistics = json.loads((tmp_path / "data/r/statistics.json").read_text())
+    assert statistics["configurations"] == {configs[0]: 1, configs[1]: 2}
 
 
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_patience() -> None:
 
 
 def test_refusals_stop_only_where_they_are_the_rule() -> None:
-    least, share = REFUSALS
+    least, _ = REFUSALS
     endpoint = Endpoint()
     for _ in range(least - 1):
         assert endpoint.call("refused") == []

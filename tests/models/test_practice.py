@@ -1,4 +1,4 @@
-"""The practice model, through its public door: every reply comes from `PracticeModel.complete`.
+"""The practice model, through its public door: every reply comes from `PracticeModel.send`.
 
 Real rollouts run its calls with the real tools in a real sandbox; the rest feeds tool results by hand.
 """
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kiseki.models.base import ChatRequest, ToolSchema
+from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.practice import PracticeModel
 from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
 from kiseki.tools.registry import Toolbox, ToolContext
@@ -66,8 +66,15 @@ def built_in(*toolsets: str) -> tuple[ToolSchema, ...]:
     return Toolbox(load_tools(toolsets)).schemas
 
 
+async def complete(messages: tuple[Message, ...], tools: tuple[ToolSchema, ...], seed: int | None) -> ChatReply:
+    model = PracticeModel()
+    encoded, _ = model.encode(ChatRequest(messages, tools, seed))
+    reply, _ = await model.send(encoded)
+    return reply
+
+
 def ask(messages: Sequence[Message], tools: tuple[ToolSchema, ...] = (), seed: int | None = 1) -> Message:
-    reply = asyncio.run(PracticeModel().complete(ChatRequest(tuple(messages), tools, seed)))
+    reply = asyncio.run(complete(tuple(messages), tools, seed))
     assert reply.message.reasoning.strip()
     assert reply.message.tool_calls or reply.message.content.strip()
     assert reply.call.finish_reason == ("tool_calls" if reply.message.tool_calls else "stop")
@@ -106,11 +113,10 @@ async def rollout(prompt: str, toolsets: Sequence[str], seed: int) -> list[Messa
     toolbox = Toolbox(load_tools(toolsets))
     sandbox = await open_sandbox(SandboxSettings(label="test-practice"))
     context = ToolContext(sandbox)
-    model = PracticeModel()
     messages = [Message("user", prompt)]
     try:
         for _ in range(MOST_CALLS):
-            reply = await model.complete(ChatRequest(tuple(messages), toolbox.schemas, seed))
+            reply = await complete(tuple(messages), toolbox.schemas, seed)
             messages.append(reply.message)
             if not reply.message.tool_calls:
                 return messages
@@ -248,7 +254,7 @@ def test_questions_about_files_that_are_there() -> None:
             ):
                 messages = [Message("user", prompt)]
                 while messages[-1].role != "assistant" or messages[-1].tool_calls:
-                    reply = await PracticeModel().complete(ChatRequest(tuple(messages), toolbox.schemas, 2))
+                    reply = await complete(tuple(messages), toolbox.schemas, 2)
                     messages.append(reply.message)
                     messages += [(await toolbox.call(context, call))[0] for call in reply.message.tool_calls]
                 answers.append(messages[-1].content)
@@ -421,7 +427,7 @@ def test_a_second_user_message_is_a_new_task() -> None:
 
 
 def test_usage_is_bytes_over_four() -> None:
-    reply = asyncio.run(PracticeModel().complete(ChatRequest((Message("user", "あ" * 400),), (), 1)))
+    reply = asyncio.run(complete((Message("user", "あ" * 400),), (), 1))
     assert reply.call.usage.prompt_tokens == 300
     assert reply.call.usage.completion_tokens > 0
     assert reply.call.usage.cost == 0

@@ -69,7 +69,9 @@ def test_only_what_is_said() -> None:
     assert parse_rate({TOKENS: "many", REQUESTS: "-1"}, NOW) == RateInfo()
 
 
-@given(st.dictionaries(st.sampled_from([REQUESTS, TOKENS, "x-ratelimit-reset", "x-ratelimit-reset-tokens"]), st.text(max_size=30)))
+@given(
+    st.dictionaries(st.sampled_from([REQUESTS, TOKENS, "x-ratelimit-reset", "x-ratelimit-reset-tokens"]), st.text(max_size=30))
+)
 def test_any_text_is_a_sensible_number_or_none(headers: dict[str, str]) -> None:
     rate = parse_rate(headers, NOW)
     if rate is not None:

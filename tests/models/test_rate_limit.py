@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from typing import Literal, Protocol
@@ -229,7 +230,7 @@ def test_below_the_ceiling_starts_are_spread() -> None:
         endpoint.now += endpoint.start()
         endpoint.start()
         started.append(endpoint.now)
-    gaps = {round(later - earlier, 6) for earlier, later in zip(started, started[1:], strict=False)}
+    gaps = {round(later - earlier, 6) for earlier, later in itertools.pairwise(started)}
     assert len(gaps) == 1
     assert 0.8 * 10.0 / endpoint.limit.limit <= gaps.pop() <= 10.0 / endpoint.limit.limit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -58,7 +59,8 @@ class Prepared(msgspec.Struct, frozen=True):
     @property
     def config_hash(self) -> str:
         """Names what the rows of this session are made with: rows of two sessions with the same one are of a kind."""
-        same = {name: value for name, value in msgspec.structs.asdict(self.info).items() if name not in MAY_CHANGE}
+        views_only = (*MAY_CHANGE, "reasoning_filter")
+        same = {name: value for name, value in msgspec.structs.asdict(self.info).items() if name not in views_only}
         return hashlib.blake2b(msgspec.json.encode(same, order="sorted"), digest_size=4).hexdigest()
 
 
@@ -107,7 +109,6 @@ def by_reason(unavailable: dict[str, str]) -> dict[str, list[str]]:
 
 
 def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ...]) -> RunInfo:
-    schemas = tools_json(sorted(toolsets.tools, key=lambda tool: tool.name))
     return RunInfo(
         run_name=config.run_name,
         model=config.model.model,
@@ -124,10 +125,12 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         reasoning_filter=config.reasoning_filter,
         ephemeral_system_prompt=config.ephemeral_system_prompt,
         prefill=msgspec.json.encode(prefill).decode() if prefill else "",
-        tools=hashlib.blake2b(schemas.encode(), digest_size=8).hexdigest(),
+        tools={tool.name: hashlib.blake2b(tools_json([tool]).encode(), digest_size=8).hexdigest() for tool in toolsets.tools},
     )
 
 
+SHOWN_CHARS = 200
+"""Of a value in a message about differences; a system prompt may have pages."""
 MAY_CHANGE = ("run_name", "batch_size", "num_samples", "distribution")
 """Of `RunInfo`, what a resume may change without mixing two kinds of rows. A distribution is what it holds, not its name."""
 
@@ -138,17 +141,30 @@ def check_same_run(ledger: Ledger, info: RunInfo, config: BatchConfig) -> None:
     (attempts,) = ledger.db.execute("SELECT count(*) FROM attempts").fetchone()
     if not began or not attempts or config.force_config:
         return
-    old = msgspec.json.decode(began, type=RunInfo)
-    differences = [
-        f"{field}: {getattr(old, field)!r} → {getattr(info, field)!r}"
-        for field in info.__struct_fields__
-        if field not in MAY_CHANGE and getattr(old, field) != getattr(info, field)
-    ]
-    if differences:
+    if differences := list(find_differences(msgspec.json.decode(began, type=RunInfo), info)):
         raise UsageError(
             f"{config.folder} was begun with other settings ({'; '.join(differences)}); "
             "use those, another --run_name, or --force_config to mix them"
         )
+
+
+def find_differences(old: RunInfo, new: RunInfo) -> Iterator[str]:
+    """What of two configurations makes two kinds of rows, each as `field: old → new`."""
+    for field in new.__struct_fields__:
+        before, after = getattr(old, field), getattr(new, field)
+        if field in MAY_CHANGE or before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):  # name → what it is
+            changed = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+            parts = (f"{name} {_shown(one)} → {_shown(other)}" for name, (one, other) in changed.items() if one != other)
+            yield f"{field}: {', '.join(parts)}"
+        else:
+            yield f"{field}: {_shown(before)} → {_shown(after)}"
+
+
+def _shown(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 
 def check_folder(config: BatchConfig) -> None:

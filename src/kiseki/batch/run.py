@@ -142,9 +142,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         console.print(Text(words), style="yellow", soft_wrap=True)
         return FAILED
     if poison := ledger.count_poison():
-        words = (
-            f"{poison:,} rollouts have killed their worker twice and are left out from here on; --retry_poison tries them again"
-        )
+        words = f"{poison:,} rollouts killed their worker twice and are left out from here on; --retry_poison tries them again"
         console.print(Text(words), style="yellow", soft_wrap=True)
     if failed := statistics.outcomes["failed"]:
         console.print(Text(f"{failed} rollouts failed; the same command with --resume tries them again"), style="yellow")

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _stop_in_order()
     try:
         status = _dispatch(arguments)
-        _flush()
+        sys.stdout.flush()  # now, since at the exit of the process it would be too late for a clear line
         return status
     except UsageError as error:
         complain(error)
@@ -84,14 +84,6 @@ def _stop_in_order() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
-
-
-def _flush() -> None:
-    """Now, since at the exit of the process it would be too late for a clear line."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def _help() -> str:

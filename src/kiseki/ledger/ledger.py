@@ -262,19 +262,12 @@ def open_ledger(folder: Path, *, create: bool) -> Ledger:
     lock = _take_lock(folder)
     try:
         connection = _connect(path)
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if version <= VERSION and (tables or version) and "rollouts" not in tables:
-            raise LedgerError(f"{path} is a database of something else; move it away, or name another run")
+        version = _format(path, connection)
         if version == 0:
             # autocommit is off inside a script only if it says so: the tables and the version come together or not at all
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version == 1:
             connection.executescript(f"BEGIN IMMEDIATE; {FROM_VERSION_1} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif version != VERSION:
-            raise LedgerError(
-                f"{path} was written by another version of the tool (format {version}, this one has {VERSION}); use that version"
-            )
     except sqlite3.DatabaseError as error:
         os.close(lock)
         raise in_words(folder, error) from error
@@ -353,12 +346,25 @@ def _not_locked(folder: Path, error: OSError) -> KisekiError:
     return LedgerError(f"cannot write in {folder}: {error.strerror}; a run needs a folder that it can write (--output_dir)")
 
 
+def _format(path: Path, connection: sqlite3.Connection) -> int:
+    """The version of the ledger's schema, 0 for an empty file. Raises `LedgerError` for one that is not for this tool."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if version > VERSION:
+        raise LedgerError(
+            f"{path} was written by another version of the tool (format {version}, this one has {VERSION}); use that version"
+        )
+    if (tables or version) and "rollouts" not in tables:
+        raise LedgerError(f"{path} is a database of something else; move it away, or name another run")
+    return int(version)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     # WAL needs shared memory, which network filesystems do not give: there a rollback journal under an exclusive lock does
     try:
+        _format(path, connection)  # before anything is changed
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):  # nothing that another mode would change
             connection.close()

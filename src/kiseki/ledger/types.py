@@ -96,5 +96,5 @@ class RunInfo(msgspec.Struct, frozen=True):
     ephemeral_system_prompt: str
     prefill: str
     """Its messages as JSON, "" for none."""
-    tools: str
-    """Hash of every tool schema of the run."""
+    tools: dict[str, str] | str
+    """Every tool of the run → hash of its schema; one hash of all in runs that began with an older version."""

@@ -82,13 +82,14 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: f
         words = _plain_text(body)
     if 300 <= status < 400:
         words = f"redirects to {headers.get('Location', 'nowhere')}; set --base_url to where the API is. {words}"
-    error = _error(status, words, code, parse_retry_after(headers, _time_there(headers, now)), decoded)
-    error.rate = parse_rate(headers, now)
+    there = _time_there(headers, now)
+    error = _error(status, words, code, parse_retry_after(headers, there), decoded)
+    error.rate = parse_rate(headers, there)
     return error
 
 
 def _time_there(headers: Mapping[str, str], now: float) -> float:
-    """Unix time by the endpoint's clock where it tells it: a date in `Retry-After` is meant by that one, and ours may be off."""
+    """Unix time by the endpoint's clock where it tells it: a time that it names is meant by that one, and ours may be off."""
     try:
         return email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
     except (ValueError, OverflowError):

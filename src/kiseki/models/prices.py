@@ -125,7 +125,9 @@ def find_in_list(body: bytes, model: str) -> Price | None:
 
 
 def _is_usable(price: Price) -> bool:
-    return all(math.isfinite(each) and each >= 0 for each in (price.input, price.output, price.cached_input or 0.0, price.request))
+    return all(
+        math.isfinite(each) and each >= 0 for each in (price.input, price.output, price.cached_input or 0.0, price.request)
+    )
 
 
 def _optional(value: Any) -> float | None:

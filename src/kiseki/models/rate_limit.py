@@ -40,7 +40,8 @@ NEWEST = 0.1
 """Weight of the newest success in the time that a request takes."""
 BASE_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-"""Of a pause that the endpoint did not ask for: 1 s after the first cut without a success, doubled with each further one."""
+"""Of a pause that the endpoint did not ask for: 1 s after the first cut without a success, doubled with each further one. Of the
+distance between two starts, too."""
 LONGEST_ASKED = 300.0
 """Of a pause that it did ask for; a daily quota's "come back tomorrow" is asked again after that."""
 GROWTH_PAUSE = 10.0
@@ -115,7 +116,8 @@ class RateLimit:
         self._requests.left -= 1
         self._tokens.left -= tokens
         if self.limit < self.ceiling:
-            self._next_start = max(self._next_start, now) + PACE * self._seconds / self.limit
+            gap = min(LONGEST_SECONDS, PACE * self._seconds / self.limit)
+            self._next_start = max(self._next_start, now) + gap
         return self._started
 
     def end(self, now: float, number: int, end: CallEnd) -> list[Change]:

@@ -38,7 +38,7 @@ class Retries:
         if is_limited(error):
             if self._turned_away > self._patience:
                 return None
-            self._turned_away += delay + (error.retry_after or 0.0)
+            self._turned_away += max(delay, error.retry_after or 0.0)
         elif not probe:
             if self._failures_left == 0:
                 return None
