@@ -95,7 +95,7 @@ async def _run(huge: str, ordinary: str, stream: bool, sandbox: bool) -> dict[st
         print("FAILED", attempt.summary.error[:300])
     return {
         "gap": max(gaps), "above50": sum(g for g in gaps if g > 0.05), "wall": wall, "others": max(walls), "memory_mb": (peak - base) / 1024, "cpu": cpu,
-        "record_kb": len(attempt.record) / 1024, "ok": attempt.summary.outcome != "failed",
+        "record_kb": len(attempt.record) / 1024, "ok": float(attempt.summary.outcome != "failed"),
     }
 
 

@@ -14,7 +14,7 @@ from support import FAST, kiseki, read_rows, write_dataset
 from kiseki import AIAgent
 from kiseki.agent import rollout
 from kiseki.models.mock_server import MockServer
-from kiseki.sandboxes import bubblewrap, processes
+from kiseki.sandboxes import bubblewrap, factory, processes
 
 TOOLS = '''
 import asyncio
@@ -172,7 +172,7 @@ def test_a_sandbox_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_sandbox_that_does_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = rollout.open_sandbox
+    real = factory.open_sandbox
     boxes: list[Any] = []
 
     async def opened(*settings: Any, **more: Any) -> Any:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Disk:
 
     def leave(self, kilobytes: int) -> None:
         """Fill it up, but for so much."""
+        (self.root / "ballast").unlink(missing_ok=True)
         free = os.statvfs(self.root).f_bavail * os.statvfs(self.root).f_frsize
         (self.root / "ballast").write_bytes(bytes(max(0, free - kilobytes * 1000)))
 
@@ -89,7 +91,7 @@ def outcomes(folder: Path) -> dict[str, int]:
         for path in folder.glob("run.db*"):
             if not path.name.endswith("-shm"):
                 shutil.copy(path, copy)
-        with sqlite3.connect(copy / "run.db") as db:
+        with closing(sqlite3.connect(copy / "run.db")) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             return dict(db.execute("SELECT outcome, count(*) FROM rollouts GROUP BY 1"))
     finally:
@@ -120,7 +122,7 @@ def test_a_full_disk(tmp_path: Path, disk: Disk) -> None:
         shutil.rmtree(run)
         write_dataset(data, [{"prompt": f"{number} {'word ' * 40}"} for number in range(300)])
         disk.leave(700)
-        failed = disk.kiseki(*flags(tmp_path, server), cwd=tmp_path, status=1)
+        failed = disk.kiseki(*flags(tmp_path, server, "--concurrency=8"), cwd=tmp_path, status=1)
         one_line(failed, "cannot write data/r/", "o space left", "--resume goes on")
         assert_nothing_half_written(run)
         done = outcomes(run)["completed"]
@@ -146,8 +148,9 @@ def test_a_full_disk(tmp_path: Path, disk: Disk) -> None:
 def test_a_read_only_folder(tmp_path: Path, disk: Disk) -> None:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(60)])
     with MockServer(turns=0, latency=0.02) as server:
-        for prepare in (lambda: None, (disk.root / "r").mkdir):
-            prepare()
+        for there in (False, True):
+            if there:
+                (disk.root / "r").mkdir()
             disk.read_only(True)
             refused = disk.kiseki(*flags(tmp_path, server), cwd=tmp_path, status=2)
             one_line(refused, "data/r", "Read-only file system", "--output_dir")
@@ -176,14 +179,14 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[Any]) ->
         time.sleep(0.01)
 
 
-def before_start(folder: Path, code: str) -> dict[str, str]:
-    """Environment in which every Python process runs `code` first."""
+def before_start(folder: Path, code: str) -> str:
+    """A PYTHONPATH with which every Python process runs `code` first."""
     (folder / "site").mkdir(exist_ok=True)
     (folder / "site" / "sitecustomize.py").write_text(code)
-    return {"PYTHONPATH": str(folder / "site")}
+    return str(folder / "site")
 
 
-def patience(folder: Path, seconds: float) -> dict[str, str]:
+def patience(folder: Path, seconds: float) -> str:
     code = f"import kiseki.ledger.ledger as it\nit.BUSY_SECONDS, it.SAID_AFTER_SECONDS = {seconds}, 0.1\n"
     return before_start(folder, code)
 
@@ -199,21 +202,22 @@ def hold(ledger: Path) -> sqlite3.Connection:
 def test_another_program_holds_the_ledger(tmp_path: Path, lasts: bool) -> None:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(100)])
     with MockServer(turns=0, latency=0.02) as server:
-        more = patience(tmp_path, 0.3 if lasts else SECONDS)
-        process = start_kiseki(*flags(tmp_path, server, "--concurrency=4"), cwd=tmp_path, **more)
+        patient = patience(tmp_path, 0.3 if lasts else SECONDS)
+        process = start_kiseki(*flags(tmp_path, server, "--concurrency=4"), cwd=tmp_path, PYTHONPATH=patient)
         wait_until(lambda: server.stats()["calls"] >= 20, process)
         db = hold(tmp_path / "data/r/run.db")
         assert process.stdout
         seen = ""
         while "another program holds data/r/run.db" not in seen:
-            assert (line := process.stdout.readline()), seen
+            line = process.stdout.readline()
+            assert line, seen
             seen += line
         if lasts:
             output, _ = process.communicate(timeout=SECONDS)
             assert process.returncode == 1
             assert "cannot write data/r/run.db: another program holds it, close that program; what was done" in output
             for command in (flags(tmp_path, server, "--resume"), ("merge", "data/r")):
-                refused = kiseki(*command, cwd=tmp_path, status=1, **more)
+                refused = kiseki(*command, cwd=tmp_path, status=1, PYTHONPATH=patient)
                 one_line(refused, "another program holds it")
                 assert "waiting up to 0.3 s" in refused.stdout
             db.execute("ROLLBACK")
@@ -244,13 +248,13 @@ def damage_end(ledger: Path) -> None:
 
 
 def damage_meta(ledger: Path) -> None:
-    with sqlite3.connect(ledger) as db:
+    with closing(sqlite3.connect(ledger)) as db, db:
         db.execute("UPDATE meta SET value = substr(value, 1, 20) WHERE key IN ('run', 'views')")
 
 
 def damage_page(ledger: Path) -> None:
     """One that is not read before the first outcome is written."""
-    with sqlite3.connect(ledger) as db:
+    with closing(sqlite3.connect(ledger)) as db:
         (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'tool_schemas'").fetchone()
         (size,) = db.execute("PRAGMA page_size").fetchone()
     with ledger.open("r+b") as file:
@@ -258,34 +262,46 @@ def damage_page(ledger: Path) -> None:
         file.write(b"\xff" * size)
 
 
-@pytest.mark.parametrize("damage", [damage_header, damage_middle, damage_end, damage_meta, damage_page])
-def test_a_damaged_ledger(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """Named, with two ways out; the second takes over our own batch files without buying anything again."""
+def test_a_damaged_ledger(tmp_path: Path) -> None:
+    """It is named, with two ways out; the files that there are stay as they are."""
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(40)])
+    run = tmp_path / "data/r"
+    with MockServer(turns=0) as server:
+        kiseki(*flags(tmp_path, server, "--max_samples=20"), cwd=tmp_path)
+        shutil.copytree(run, tmp_path / "copy")
+        for damage in (damage_header, damage_middle, damage_end, damage_meta, damage_page):
+            for command in (flags(tmp_path, server, "--resume"), ("merge", "data/r")):
+                shutil.copy(tmp_path / "copy/run.db", run)
+                damage(run / "run.db")
+                refused = kiseki(*command, cwd=tmp_path, status=2)
+                one_line(refused, "data/r/run.db is damaged", "put a copy of it back", "kiseki verify data/r", "--resume")
+                assert len(read_rows(run / "trajectories.jsonl")) == 20
+                for leftover in run.glob("run.db-*"):
+                    leftover.unlink()
+        calls = server.stats()["calls"]
+        shutil.copy(tmp_path / "copy/run.db", run)
+        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
+        assert server.stats()["calls"] == calls + 20
+    assert len(read_rows(run / "trajectories.jsonl")) == 40
+
+
+def test_a_lost_ledger_is_made_again_from_its_own_batch_files(tmp_path: Path) -> None:
+    """Which the message about a damaged one names as a way out. Nothing in them is bought again."""
     history = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "b"}]
     write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in ("same", "same", " a\u2028 ", history)])
+    run = tmp_path / "data/r"
     with MockServer(turns=0) as server:
-        kiseki(*flags(tmp_path, server, "--num_samples=2", "--max_samples=3"), cwd=tmp_path)
-        run = tmp_path / "data/r"
-        damage(run / "run.db")
-        resume = flags(tmp_path, server, "--num_samples=2", "--resume")
-        for command in (resume, ("merge", "data/r")):
-            one_line(kiseki(*command, cwd=tmp_path, status=2), "data/r/run.db is damaged", "kiseki verify data/r", "--resume")
-        calls = server.stats()["calls"]
-        rows = len(read_rows(run / "trajectories.jsonl"))
-        assert rows == 6, "what was merged before is left alone"
+        kiseki(*flags(tmp_path, server, "--num_samples=2"), cwd=tmp_path)
+        before = read_rows(run / "trajectories.jsonl")
         for path in run.glob("run.db*"):
             path.rename(tmp_path / path.name)
-        done = kiseki(*resume, cwd=tmp_path)
-        assert "adopted 6 rows of 1 batch files (0 damaged, 0 whose prompt is not in the dataset)" in done.stdout
-        assert server.stats()["calls"] == calls + 2
-        # once more, now with the messages of the last prompt in the files
-        for path in run.glob("run.db*"):
-            path.rename(tmp_path / path.name)
-        kiseki(*resume, cwd=tmp_path)
-        assert server.stats()["calls"] == calls + 2
-    merged = read_rows(run / "trajectories.jsonl")
-    assert [(row["prompt_index"], row["sample_index"]) for row in merged] == [(i, k) for i in range(4) for k in (0, 1)]
-    assert len(merged[-1]["conversations"]) == 1 + 3 + 1
+        done = kiseki(*flags(tmp_path, server, "--num_samples=2", "--resume"), cwd=tmp_path)
+        assert "adopted 8 rows of 1 batch files (0 damaged, 0 whose prompt is not in the dataset)" in done.stdout
+        assert server.stats()["calls"] == 8
+    after = read_rows(run / "trajectories.jsonl")
+    for one, other in zip(before, after, strict=True):
+        assert {**one, "metadata": other["metadata"]} == other
+    assert json.loads((run / "statistics.json").read_text())["reasoning_statistics"]["total_assistant_turns"] == 8
 
 
 def test_a_ledger_that_is_empty_or_of_something_else(tmp_path: Path) -> None:
@@ -297,7 +313,7 @@ def test_a_ledger_that_is_empty_or_of_something_else(tmp_path: Path) -> None:
         kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
         assert server.stats()["calls"] == 1, "the batch files are taken over"
         (run / "run.db").unlink()
-        with sqlite3.connect(run / "run.db") as db:
+        with closing(sqlite3.connect(run / "run.db")) as db, db:
             db.execute("CREATE TABLE bookmarks (url TEXT)")
         before = (run / "run.db").read_bytes()
         for command in (flags(tmp_path, server, "--resume"), ("merge", "data/r")):
@@ -316,7 +332,7 @@ time.time = lambda: true() + {seconds} * (next(calls) > 10)
     write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(60)])
     with MockServer(turns=1, rate_limit_every=40, retry_after=0.01) as server:
         settings = ("--num_workers=2", "--engine=processes", "--concurrency=8")
-        kiseki(*flags(tmp_path, server, *settings), cwd=tmp_path, **before_start(tmp_path, jump))
+        kiseki(*flags(tmp_path, server, *settings), cwd=tmp_path, PYTHONPATH=before_start(tmp_path, jump))
     rows = read_rows(tmp_path / "data/r/trajectories.jsonl")
     assert [row["prompt_index"] for row in rows] == list(range(60))
     assert all(0 <= row["metadata"]["seconds"] < SECONDS for row in rows)
@@ -392,12 +408,12 @@ def test_signals_while_planning_and_while_merging(tmp_path: Path, number: signal
         os.mkfifo(run / "trajectories.jsonl.tmp")
         process = start_kiseki(*flags(tmp_path, server), cwd=tmp_path)
         assert process.stdout
-        while not (line := process.stdout.readline()).startswith("1/1"):
-            assert line
+        while not process.stdout.readline().startswith("1/1"):
+            assert process.poll() is None
         process.send_signal(number)
         output, _ = process.communicate(timeout=SECONDS)
         assert (process.returncode, output.count("interrupted"), len(output.splitlines())) == (130, 1, 1), output
-        assert_nothing_half_written(run)
+        (run / "trajectories.jsonl.tmp").unlink(missing_ok=True)
         kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
         assert server.stats()["calls"] == 1
     assert len(read_rows(run / "trajectories.jsonl")) == 1

@@ -13,6 +13,9 @@ import msgspec
 import pytest
 from support import children, kiseki, read_rows, start_kiseki, write_dataset
 
+from kiseki import AIAgent
+from kiseki.commands import agent, batch
+from kiseki.errors import UsageError
 from kiseki.models.mock_server import MockServer
 from kiseki.sandboxes import bubblewrap
 from kiseki.trajectory.record import decode_record
@@ -25,6 +28,7 @@ PLANTED = (API_KEY, WEATHER)
 TOOL = """
 import base64, os
 from kiseki import tool
+from kiseki.errors import SandboxError
 
 @tool(toolset="mine")
 def weather(city: str) -> str:
@@ -36,6 +40,8 @@ def weather(city: str) -> str:
     token = os.environ["WEATHER_API_TOKEN"]
     if city == "nowhere":
         raise RuntimeError(f"401 Unauthorized: https://weather.test/?city={city}&token={token}")
+    if city == "the moon":
+        raise SandboxError(f"no way there for {token}")
     return base64.b64encode(f"user:{token}\\n".encode()).decode()
 """
 LOOK = "env; cat /proc/*/environ; ps auxww; true"
@@ -51,6 +57,7 @@ def call(name: str, **arguments: str) -> dict[str, object]:
 
 SCRIPT = [
     {"match": "nowhere", **call("weather", city="nowhere")},
+    {"match": "the moon", **call("weather", city="the moon")},
     {"match": "somewhere", **call("weather", city="Kyoto")},
     {"match": "look", **call("terminal", command=LOOK)},
     {"match": "ancestors", **call("terminal", command=ANCESTORS)},
@@ -134,7 +141,7 @@ def test_nothing_that_a_run_leaves_or_starts_holds_a_secret(folder: Path) -> Non
     assert not planted_in(*commands)
     assert not planted_in(output)
     assert not planted_in(*everything_in(folder / "data" / "r"))
-    assert not planted_in(json.dumps(sent)), "what the model is told is what is kept"
+    assert not planted_in(json.dumps([each["body"] for each in sent])), "the model is told what is kept"
     shown = "\n".join(row["conversations"][-2]["value"] for row in read_rows(folder / "data" / "r" / "trajectories.jsonl"))
     assert shown.count("[redacted: secret of this run]") >= 4
     assert "RuntimeError: 401 Unauthorized: https://weather.test/?city=nowhere&token=[redacted: secret of this run]" in shown
@@ -151,25 +158,16 @@ def test_a_sandbox_has_none_to_show(folder: Path) -> None:
         pytest.skip(f"bubblewrap does not work here: {why}")
     with MockServer(script=SCRIPT) as server:
         host, environment = by_proxy(server)
-        more = ("--sandbox=bubblewrap", "--redact=false", "--num_workers=1")
-        kiseki(*flags(["look"], folder, *host, *more), cwd=folder, **environment)
-    (record,) = records(folder / "data" / "r")
-    assert "HOME=/home/user" in record.messages[2].content
-    assert not planted_in(*everything_in(folder / "data" / "r"))
-
-
-def test_results_are_kept_as_they_are_when_told_so(folder: Path) -> None:
-    with MockServer(script=SCRIPT) as server:
-        host, environment = by_proxy(server)
-        done = kiseki(*flags(["nowhere"], folder, *host, "--redact", "false"), cwd=folder, **environment)
-    (record,) = records(folder / "data" / "r")
-    assert WEATHER in record.messages[2].content
-    assert record.tool_runs[0].redacted == 0
+        more = ("--sandbox=bubblewrap", "--redact", "false", "--concurrency=1")
+        done = kiseki(*flags(["look", "nowhere"], folder, *host, *more), cwd=folder, status=0, **environment)
+    look, nowhere = (record.messages[2].content for record in records(folder / "data" / "r"))
+    assert "HOME=/home/user" in look
+    assert not planted_in(look)
+    assert WEATHER in nowhere, "results are kept as they are when told so"
     assert "redacted" not in done.stdout
 
 
-@pytest.mark.parametrize("redact", ["--redact", "--redact=false"])
-@pytest.mark.parametrize("where", ["flag", "environment"])
+@pytest.mark.parametrize(("where", "redact"), [("flag", "--redact=false"), ("environment", "--redact=true")])
 def test_an_endpoint_that_repeats_the_key_in_its_error(folder: Path, where: str, redact: str) -> None:
     with MockServer(script=SCRIPT) as server:
         host, environment = by_proxy(server)
@@ -183,36 +181,38 @@ def test_an_endpoint_that_repeats_the_key_in_its_error(folder: Path, where: str,
     assert not planted_in(done.stdout, done.stderr, *everything_in(folder / "data" / "r"))
 
 
-def test_settings_are_kept_without_secrets(folder: Path) -> None:
-    with MockServer(turns=0) as server:
-        more = (f"--base_url={server.base_url}", f"--api_key={API_KEY}", f"--ephemeral_system_prompt=Use {WEATHER}.")
-        kiseki(*flags(["hello"], folder, *more, "--num_workers=1"), cwd=folder, WEATHER_API_TOKEN=WEATHER)
-    with sqlite3.connect(folder / "data" / "r" / "run.db") as ledger:
-        (settings,) = ledger.execute("SELECT settings FROM sessions").fetchone()
-    assert not planted_in(settings)
-    kept = json.loads(settings)
-    assert kept["ephemeral_system_prompt"] == "Use [redacted: secret of this run]."
-    assert kept["model"]["base_url"] == server.base_url
-
-
 def test_one_prompt_from_the_command_line(folder: Path) -> None:
     with MockServer(script=SCRIPT) as server:
-        environment = {"WEATHER_API_TOKEN": WEATHER}
         base = ("agent", "--model=m", f"--base_url={server.base_url}", f"--api_key={API_KEY}", "--tools=mine.py", "--verbose")
-        for query in ("nowhere", "somewhere", "ancestors"):
-            saving = ("--save_trajectories", "--save_sample", "--sandbox=local", "--enabled_toolsets=terminal,mine")
-            done = kiseki(*base, f"--query={query}", *saving, cwd=folder, **environment)
-            assert "[redacted: secret of this run]" in done.stdout
-            assert not planted_in(done.stdout, done.stderr)
-        done = kiseki(*base, "--query=refused", "--enabled_toolsets=mine", cwd=folder, status=3, **environment)
-        assert "401" in done.stdout
-        assert not planted_in(done.stdout, done.stderr)
-        done = kiseki(*base, "--query=nowhere", "--enabled_toolsets=mine", "--redact=false", cwd=folder, **environment)
-        assert WEATHER in done.stdout
+        more = ("--save_trajectories", "--save_sample", "--sandbox=local", "--enabled_toolsets=terminal,mine")
+        done = kiseki(*base, "--query=ancestors", *more, cwd=folder, WEATHER_API_TOKEN=WEATHER)
+    assert done.stdout.count("[redacted: secret of this run]") >= 2, "the environment, and the process's own arguments"
     saved = [path.read_text() for path in (folder / "trajectory_samples.jsonl", *folder.glob("sample_*.json"))]
-    assert len(saved) == 4
+    assert len(saved) == 2
     assert all("[redacted: secret of this run]" in each for each in saved)
-    assert not planted_in(*saved)
+    assert not planted_in(done.stdout, done.stderr, *saved)
+
+
+@pytest.mark.parametrize("redact", [True, False])
+def test_one_prompt_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch, redact: bool) -> None:
+    monkeypatch.setenv("WEATHER_API_TOKEN", WEATHER)
+    with MockServer(script=SCRIPT) as server:
+        asker = AIAgent("m", base_url=server.base_url, tools=[folder / "mine.py"], enabled_toolsets=[], redact=redact)
+        result, failed = asker.run_conversation("nowhere"), asker.run_conversation("the moon")
+    assert (WEATHER in result.messages[2].content) is not redact
+    assert result.record.tool_runs[0].redacted == redact
+    assert failed.error == "no way there for [redacted: secret of this run]", "errors are never kept with one"
+
+
+@pytest.mark.xfail(strict=True, reason="aiohttp gives a session's headers to the proxy as well")
+def test_a_proxy_does_not_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MockServer(turns=0, record=1) as server:
+        (host,), environment = by_proxy(server)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        AIAgent("m", base_url=host.partition("=")[2], enabled_toolsets=["todo"]).run_conversation("hello")
+        (request,) = server.stats(log=True)["log"]
+    assert "proxy-authorization" not in request["headers"]
 
 
 def test_a_misspelled_flag_does_not_show_the_key(folder: Path) -> None:
@@ -220,8 +220,10 @@ def test_a_misspelled_flag_does_not_show_the_key(folder: Path) -> None:
     assert done.stderr == "kiseki: unknown flag --apikey=…; did you mean --api_key?\n"
 
 
-@pytest.mark.parametrize("command", ["batch", "agent"])
-def test_the_switch_is_explained(command: str, folder: Path) -> None:
-    done = kiseki(command, "--help", cwd=folder)
-    assert "(default: on; --redact=false switches it off)" in done.stdout
-    assert "'maybe' is neither true nor false" in kiseki(command, "--redact=maybe", cwd=folder, status=2).stderr
+def test_the_switch_is_explained() -> None:
+    for parser in (agent.build_parser(), batch.build_parser()):
+        assert "(default: on; --redact=false switches it off)" in " ".join(parser.format_help().split())
+        assert [parser.parse(argv).redact for argv in ([], ["--redact"], ["--redact", "false"])] == [True, True, False]
+        assert parser.parse(["--redact=false", "--redact=true"]).redact is True
+        with pytest.raises(UsageError, match="'maybe' is neither true nor false"):
+            parser.parse(["--redact=maybe"])

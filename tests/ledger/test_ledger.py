@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.batch.prompts import BadRow
 from kiseki.errors import DatasetError, LedgerError
 from kiseki.ledger.ledger import Ledger, open_ledger
 from kiseki.ledger.types import Attempt
+from kiseki.models.mock_server import MockServer
 from kiseki.trajectory.record import decode_record, encode_record, summarize
 from kiseki.trajectory.types import Message, Outcome, Prompt, Record
 
@@ -144,3 +149,86 @@ def test_files_that_are_no_ledger_are_named(tmp_path: Path) -> None:
         open_ledger(tmp_path, create=False)
     with pytest.raises(ValueError, match="cannot be read"):
         decode_record(b"damaged")
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(LedgerError, match=r"gives no locks .*--output_dir"):
+        open_ledger(tmp_path, create=True)
+    assert not (tmp_path / "run.db").exists()
+
+
+def test_what_sqlite_says_leaves_a_ledger_in_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LedgerError, match=r"is damaged or no ledger \(no such table"),
+        open_ledger(tmp_path, create=True) as ledger,
+    ):
+        ledger.db.execute("SELECT * FROM nowhere")
+    with pytest.raises(sqlite3.ProgrammingError), open_ledger(tmp_path, create=False) as ledger:
+        ledger.db.execute("SELECT ?", ())  # a mistake of ours is no damage
+    open_ledger(tmp_path, create=False).close()
+
+
+TO_VERSION_1 = """
+ALTER TABLE rollouts DROP COLUMN suspect;
+ALTER TABLE attempts DROP COLUMN tool_timeouts;
+ALTER TABLE attempts DROP COLUMN redacted;
+ALTER TABLE attempts DROP COLUMN config;
+ALTER TABLE sessions DROP COLUMN cost;
+ALTER TABLE sessions DROP COLUMN tokens;
+DROP TABLE configs;
+DROP TABLE decisions;
+PRAGMA user_version = 1;
+"""
+"""What version 2 added, taken away again: the rest of version 1 is in version 2 as it was."""
+
+
+def columns(path: Path) -> dict[str, set[tuple[object, ...]]]:
+    """Table → name, type, whether it may be NULL, default and key of its columns."""
+    with closing(sqlite3.connect(path)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: {line[1:] for line in db.execute(f"PRAGMA table_info({name})")} for name in tables}
+
+
+def test_a_ledger_of_version_1_is_brought_to_this_one(tmp_path: Path) -> None:
+    """With what is in it: a run goes on, and nothing that was done is done again."""
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "abc"])
+    path = tmp_path / "data/r/run.db"
+    with MockServer(turns=0) as server:
+        flags = (
+            "batch",
+            "--dataset_file=p.jsonl",
+            "--run_name=r",
+            "--batch_size=3",
+            f"--base_url={server.base_url}",
+            "--model=m",
+        )
+        flags = (*flags, *FAST, *light_tools(tmp_path))
+        kiseki(*flags, "--max_samples=2", cwd=tmp_path)
+        new, before = columns(path), read_rows(tmp_path / "data/r/trajectories.jsonl")
+        with closing(sqlite3.connect(path)) as db:
+            db.executescript(TO_VERSION_1)
+        assert columns(path) != new
+        kiseki(*flags, "--resume", cwd=tmp_path)
+        assert server.stats()["calls"] == 3
+    assert columns(path) == new
+    after = read_rows(tmp_path / "data/r/trajectories.jsonl")
+    assert (after[:2], [row["prompt"] for row in after]) == (before, ["a", "b", "c"])
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT suspect FROM rollouts").fetchall() == [(0,)] * 3
+        assert db.execute("SELECT tool_timeouts, redacted, config FROM attempts LIMIT 1").fetchone() == (0, 0, "")
+
+
+def test_a_migration_that_fails_leaves_version_1(tmp_path: Path) -> None:
+    open_ledger(tmp_path, create=True).close()
+    with closing(sqlite3.connect(tmp_path / "run.db")) as db:
+        db.executescript(TO_VERSION_1)
+        db.execute("CREATE TABLE decisions (in_the_way TEXT)")
+        before = columns(tmp_path / "run.db")
+    with pytest.raises(LedgerError, match="decisions already exists"):
+        open_ledger(tmp_path, create=False)
+    assert columns(tmp_path / "run.db") == before

@@ -115,3 +115,12 @@ def test_a_redirect_says_where_to() -> None:
 def test_retry_after_is_kept() -> None:
     assert error_of_status(429, {"Retry-After": "7"}, b"{}", 0.0).retry_after == 7.0
     assert error_of_status(503, {}, b"{}", 0.0).retry_after is None
+
+
+def test_a_date_to_wait_for_is_by_the_endpoints_clock() -> None:
+    headers = {"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    wrong = 0.0  # our clock, decades off
+    assert error_of_status(503, headers, b"{}", wrong).retry_after == 30.0
+    headers["Date"] = "nonsense"
+    there = 1792567700.0
+    assert error_of_status(503, headers, b"{}", there).retry_after == 10.0

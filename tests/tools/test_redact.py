@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiseki.errors import ToolError
@@ -272,6 +272,7 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 BOTH = secrets_of(PLAIN, {"MY_PASSWORD": ODD})
 
 
+@settings(deadline=None)
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)), st.booleans())
 def test_json_stays_json_and_no_secret_stays(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
@@ -285,6 +286,7 @@ def test_json_stays_json_and_no_secret_stays(value: Any, ascii_only: bool) -> No
     assert (count == 0) == (cleaned == text)
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_any_text_is_clean_after_once(text: str) -> None:
     cleaned, count = redact(text, BOTH)

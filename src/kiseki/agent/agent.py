@@ -81,7 +81,10 @@ class AIAgent:
         temperature: float | None = None,
         top_p: float | None = None,
         stream: bool = False,
+        call_timeout: float = 1800.0,
+        provider_patience: float = 300.0,
         sandbox: str = "auto",
+        sandbox_timeout: float = 60.0,
         prompt_timeout: float = 3600.0,
         redact: bool = True,
         seed: int | None = None,
@@ -91,8 +94,10 @@ class AIAgent:
         `enabled_toolsets`: default every toolset that is available. `tools`: functions declared with `@kiseki.tool`, or
         Python files of such. `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
-        `save_trajectories` appends. `prompt_timeout`: seconds per conversation. `redact`: take API keys and the values of
-        secret environment variables out of tool results. `seed`: sent to the endpoint when given.
+        `save_trajectories` appends. `call_timeout`: seconds for one model call. `provider_patience`: seconds for which the
+        endpoint may turn a call away before it fails. `sandbox_timeout`: seconds for a sandbox to start. `prompt_timeout`:
+        seconds per conversation. `redact`: take API keys and the values of secret environment variables out of tool results.
+        `seed`: sent to the endpoint when given.
         """
         effort, reasoning_disabled = _reasoning(reasoning_config or {})
         settings = ModelSettings(
@@ -103,6 +108,8 @@ class AIAgent:
             temperature=temperature,
             top_p=top_p,
             stream=stream,
+            call_timeout=call_timeout,
+            provider_patience=provider_patience,
             providers_allowed=tuple(providers_allowed),
             providers_ignored=tuple(providers_ignored),
             providers_order=tuple(providers_order),
@@ -118,7 +125,7 @@ class AIAgent:
         reap_orphans()
         self._settings = RolloutSettings(
             model=self.model,
-            sandbox=SandboxSettings(backend=choose_backend(sandbox), label=process_label("agent")),
+            sandbox=SandboxSettings(backend=choose_backend(sandbox), label=process_label("agent"), start_timeout=sandbox_timeout),
             max_turns=max_turns,
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,

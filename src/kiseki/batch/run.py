@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,9 +26,9 @@ from kiseki.errors import DatasetError, RunStopped, UsageError
 from kiseki.ledger.ledger import Ledger, open_ledger
 from kiseki.models.admission import Admission
 from kiseki.models.factory import ignored_flags
+from kiseki.sandboxes import bubblewrap
 from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
-from kiseki.tools.redact import redact, secrets_of
 from kiseki.tools.running import end_others
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
@@ -61,7 +60,8 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         with open_ledger(config.folder, create=True) as ledger:
             ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
             check_same_run(ledger, prepared.info, config)
-            ledger.start_session(settings_text(config, prepared.model.api_key), prepared.config_hash, prepared.info)
+            without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
+            ledger.start_session(msgspec.json.encode(without_key).decode(), prepared.config_hash, prepared.info)
             if config.retry_poison:
                 ledger.forgive_poison()
             plan = plan_run(ledger, config, console, prepared)
@@ -82,7 +82,12 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     save_view_settings(ledger, view_settings)
     settings = RolloutSettings(
         model=prepared.model,
-        sandbox=SandboxSettings(backend=prepared.backend, label=run_label(config.folder), start_timeout=config.sandbox_timeout),
+        sandbox=SandboxSettings(
+            backend=prepared.backend,
+            label=run_label(config.folder),
+            start_timeout=config.sandbox_timeout,
+            program=bubblewrap.working_program()[0] if prepared.backend == "bubblewrap" else "",
+        ),
         max_turns=config.max_turns,
         prompt_timeout=config.prompt_timeout,
         ephemeral_system_prompt=config.ephemeral_system_prompt,
@@ -179,12 +184,6 @@ async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:
     if signals > 1:
         raise KeyboardInterrupt
     return signals > 0
-
-
-def settings_text(config: BatchConfig, api_key: str) -> str:
-    """The settings as they are kept: JSON without the key, and without secrets that other flags may hold."""
-    without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
-    return redact(msgspec.json.encode(without_key).decode(), secrets_of(api_key, os.environ))[0]
 
 
 def run_label(folder: Path) -> str:

@@ -25,6 +25,7 @@ from kiseki.models.admission import Admitted, Ask, Door, settle
 from kiseki.models.base import ChatModel
 from kiseki.models.calls import NOT_SENT, CallEnd
 from kiseki.models.factory import open_model
+from kiseki.tools.running import end_others
 from kiseki.tools.toolsets import load_tools
 from kiseki.tools.user_tools import load_user_tools
 from kiseki.trajectory.record import encode_record, summarize
@@ -99,20 +100,14 @@ class RemoteDoor:
         self._keys = 0
         self._waiting: dict[int, asyncio.Future[Admitted]] = {}
 
-    async def enter(self, ask: Ask) -> tuple[int, Admitted]:
+    def ask(self, ask: Ask) -> tuple[int, asyncio.Future[Admitted]]:
         self._keys += 1
-        key = self._keys
-        admitted = self._waiting[key] = asyncio.get_running_loop().create_future()
-        frames.send(self._writer, frames.Asks(key, ask))
-        try:
-            return key, await admitted
-        except asyncio.CancelledError:
-            self.leave(key, NOT_SENT)
-            raise
-        finally:
-            del self._waiting[key]
+        admitted = self._waiting[self._keys] = asyncio.get_running_loop().create_future()
+        frames.send(self._writer, frames.Asks(self._keys, ask))
+        return self._keys, admitted
 
     def leave(self, key: int, end: CallEnd) -> None:
+        self._waiting.pop(key, None)
         frames.send(self._writer, frames.Leaves(key, end))
 
     def answered(self, message: frames.Answered) -> None:
@@ -164,6 +159,7 @@ async def _serve(connection: socket.socket) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await worker.close()
+        await end_others()
 
 
 def main() -> None:

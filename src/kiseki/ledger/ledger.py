@@ -34,6 +34,8 @@ SAID_AFTER_SECONDS = 1.0
 """Of that wait, before the user is told."""
 CACHE_KB = 48_000
 """Holds the index of a million prompts' keys, which planning visits in random order."""
+SAID_CHARS = 150
+"""Of what SQLite says about a damaged file, in our message."""
 PAGE = 500
 """Lines per query when walking a large table, so that memory does not depend on the run's size."""
 
@@ -295,7 +297,7 @@ def in_words(folder: Path, error: sqlite3.DatabaseError) -> KisekiError:
 
 
 def _damaged(folder: Path, what: str) -> LedgerError:
-    path = folder / LEDGER_NAME
+    path, what = folder / LEDGER_NAME, " ".join(what.split())[:SAID_CHARS]  # SQLite may cite what it found there
     return LedgerError(
         f"{path} is damaged or no ledger ({what}); put a copy of it back (kiseki verify {folder} says what is damaged),"
         f" or move {path}* away: --resume then takes over the rows of the batch_*.jsonl files"
@@ -365,6 +367,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         _format(path, connection)  # before anything is changed
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):  # nothing that another mode would change
             connection.close()

@@ -164,11 +164,13 @@ class Admission:
 class Door(Protocol):
     """The admission as a rollout sees it, near or far."""
 
-    async def enter(self, ask: Ask) -> tuple[int, Admitted]:
-        """Wait to be let in. Returns the call's key. Raises `BudgetSpent` and `RunStopped`."""
+    def ask(self, ask: Ask) -> tuple[int, asyncio.Future[Admitted]]:
+        """Returns the call's key and the answer, which may be there already and may raise `BudgetSpent` or `RunStopped`."""
         ...
 
-    def leave(self, key: int, end: CallEnd) -> None: ...
+    def leave(self, key: int, end: CallEnd) -> None:
+        """Must follow every `ask`, whatever came of it."""
+        ...
 
 
 class LocalDoor:
@@ -178,16 +180,11 @@ class LocalDoor:
         self._admission = admission
         self._keys = 0
 
-    async def enter(self, ask: Ask) -> tuple[int, Admitted]:
+    def ask(self, ask: Ask) -> tuple[int, asyncio.Future[Admitted]]:
         self._keys += 1
-        key = self._keys
-        admitted = asyncio.get_running_loop().create_future()
-        self._admission.ask(key, ask, lambda answer: settle(admitted, answer))
-        try:
-            return key, await admitted
-        except asyncio.CancelledError:
-            self._admission.leave(key)
-            raise
+        admitted: asyncio.Future[Admitted] = asyncio.get_running_loop().create_future()
+        self._admission.ask(self._keys, ask, lambda answer: settle(admitted, answer))
+        return self._keys, admitted
 
     def leave(self, key: int, end: CallEnd) -> None:
         self._admission.leave(key, end)

@@ -19,7 +19,7 @@ from kiseki.errors import PromptBudgetSpent, ProviderError
 from kiseki.models.admission import Ask, Door
 from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, worst_case
-from kiseki.models.calls import DROPPED, end_of_error, end_of_reply
+from kiseki.models.calls import DROPPED, NOT_SENT, end_of_error, end_of_reply
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.retry import Retries
 
@@ -50,18 +50,21 @@ class AskedModel:
         retries = Retries(self._settings.max_retries, self._settings.provider_patience, self._rng)
         began = time.perf_counter()
         while True:
-            with on_hold:
-                key, admitted = await self._door.enter(Ask(tokens, again=retries.made > 0))
-            waited = time.perf_counter() - began
-            end = DROPPED
+            key, admitted = self._door.ask(Ask(tokens, again=retries.made > 0))
+            end = NOT_SENT
             try:
+                if not admitted.done():
+                    with on_hold:
+                        await admitted
+                probe = admitted.result().probe
+                end, waited = DROPPED, time.perf_counter() - began
                 reply, rate = await self.client.send(encoded)
                 reply = self._priced(reply, retries.made, waited)
                 end = end_of_reply(reply, rate)
                 return reply
             except ProviderError as error:
                 end = end_of_error(error)
-                delay = retries.next_delay(error, probe=admitted.probe)
+                delay = retries.next_delay(error, probe=probe)
                 if delay is None:
                     raise
             finally:

@@ -86,11 +86,13 @@ class Breaker:
     def _why_stop(self, now: float, end: CallEnd) -> str:
         if end.kind == "denied":
             return f"the endpoint takes no call of ours: {end.words}"
-        least, share = REFUSALS
-        refused = sum(self._refused)
-        if end.kind == "refused" and len(self._refused) >= least and refused >= share * len(self._refused):
-            return f"the endpoint refuses {refused} of the last {len(self._refused)} calls, this one with: {end.words}"
-        failed = end.kind in ("limited", "transient")
-        if failed and self._failing_since is not None and now - self._failing_since >= self._patience:
-            return f"no model call has succeeded for {now - self._failing_since:.0f} s; the last said: {end.words}"
+        if end.kind == "refused":
+            least, share = REFUSALS
+            refused = sum(self._refused)
+            if len(self._refused) >= least and refused >= share * len(self._refused):
+                return f"the endpoint refuses {refused} of the last {len(self._refused)} calls, this one with: {end.words}"
+        elif end.kind in ("limited", "transient") and self._failing_since is not None:
+            seconds = now - self._failing_since
+            if seconds >= self._patience:
+                return f"no model call has succeeded for {seconds:.0f} s; the last said: {end.words}"
         return ""

@@ -76,11 +76,15 @@ PROBE_TIMEOUT = 60.0
 """Seconds; a sandbox opens in about 20 ms, but a machine under load may take long."""
 
 
-async def open_bubblewrap(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
-    """A started sandbox. Raises SandboxError, and UsageError for a `cwd` that cannot be had."""
-    program, reason = working_program()
+async def open_bubblewrap(limits: Limits, *, label: str, cwd: str, program: str = "") -> ShellSandbox:
+    """A started sandbox. `program` is a bwrap that works here; by default the first one that does.
+
+    Raises SandboxError, and UsageError for a `cwd` that cannot be had.
+    """
     if not program:
-        raise SandboxError(reason)
+        program, reason = working_program()
+        if not program:
+            raise SandboxError(reason)
     return await _open(program, limits, label=label, cwd=cwd)
 
 

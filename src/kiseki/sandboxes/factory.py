@@ -33,6 +33,8 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     the run "abc" may have its own, as "abc.3"."""
     start_timeout: float = 60.0
     """Seconds that one may take to start."""
+    program: str = ""
+    """The bwrap that was found to work, so that no worker tries it again: that would hold up its event loop."""
 
 
 def choose_backend(name: str) -> str:
@@ -56,16 +58,19 @@ async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str =
     Raises ImageError for an image, UsageError as `choose_backend` and for a `cwd` that cannot be had, SandboxTimeout when it
     doesn't start in time, SandboxError when it doesn't otherwise.
     """
-    backend = choose_backend(settings.backend)
+    backend = settings.backend if settings.program else choose_backend(settings.backend)
     if image:
         raise ImageError(f"sandbox backend {backend!r} has no images, so {image!r} cannot be used; choose one that has")
     if "\0" in cwd:
         raise UsageError(f"the working folder's name {cwd!r} holds a NUL character")
-    opener = bubblewrap.open_bubblewrap if backend == "bubblewrap" else open_local
     limit = asyncio.timeout(settings.start_timeout)
     try:
         async with limit:
-            return await opener(settings.limits, label=settings.label, cwd=clean_text(cwd))
+            if backend == "local":
+                return await open_local(settings.limits, label=settings.label, cwd=clean_text(cwd))
+            return await bubblewrap.open_bubblewrap(
+                settings.limits, label=settings.label, cwd=clean_text(cwd), program=settings.program
+            )
     except TimeoutError:
         if not limit.expired():
             raise
