@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -85,17 +86,13 @@ def flags(folder: Path, server: MockServer, *more: str) -> tuple[str, ...]:
 
 def outcomes(folder: Path) -> dict[str, int]:
     """What the ledger in `folder` has, read from a copy: it must be whole as it lies there."""
-    copy = Path(f"/tmp/kiseki-test-{os.getpid()}")
-    try:
-        copy.mkdir()
+    with tempfile.TemporaryDirectory() as copy:
         for path in folder.glob("run.db*"):
             if not path.name.endswith("-shm"):
                 shutil.copy(path, copy)
-        with closing(sqlite3.connect(copy / "run.db")) as db:
+        with closing(sqlite3.connect(Path(copy, "run.db"))) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             return dict(db.execute("SELECT outcome, count(*) FROM rollouts GROUP BY 1"))
-    finally:
-        shutil.rmtree(copy)
 
 
 def one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -183,7 +180,7 @@ def before_start(folder: Path, code: str) -> str:
     """A PYTHONPATH with which every Python process runs `code` first."""
     (folder / "site").mkdir(exist_ok=True)
     (folder / "site" / "sitecustomize.py").write_text(code)
-    return str(folder / "site")
+    return os.pathsep.join((str(folder / "site"), os.environ.get("PYTHONPATH", "")))
 
 
 def patience(folder: Path, seconds: float) -> str:
@@ -385,7 +382,8 @@ def test_a_run_without_a_screen(tmp_path: Path, streams: str) -> None:
 )
 def test_an_answer_without_a_screen(tmp_path: Path, streams: str, argument: str, status: int) -> None:
     command = ["sh", "-c", f'exec "$0" "$@" {streams}', sys.executable, "-m", "kiseki", argument]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    buffered = environment(PYTHONUNBUFFERED="")
+    done = subprocess.run(command, cwd=tmp_path, env=buffered, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == status
     assert done.stdout == ""
     assert done.stderr == ("kiseki: No space left on device\n" if status == 1 else "")

@@ -13,12 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support import FAST, children, environment, kiseki, light_tools, read_rows, start_kiseki, write_dataset
+from support import FAST, environment, kiseki, light_tools, read_rows, start_kiseki, write_dataset
 
 from kiseki.models.mock_server import MockServer
-
-KILLS = 5
 
 
 def flags(folder: Path, server: MockServer, *more: str) -> tuple[str, ...]:
@@ -127,37 +124,6 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
         finally:
             os.killpg(first.pid, signal.SIGKILL)
             first.communicate()
-
-
-@pytest.mark.parametrize("engine", ["processes", "inprocess"])
-def test_kill_nine_at_random_moments(tmp_path: Path, engine: str) -> None:
-    """Each (row, sample) exactly once at the end, and no more calls than what was in flight at the kills."""
-    rows: list[Any] = [{"prompt": f"p{number % 25}"} for number in range(40)]
-    write_dataset(tmp_path / "p.jsonl", rows)
-    choose = random.Random(7)
-    concurrency = 6
-    settings = ("--num_samples=2", "--num_workers=2", f"--concurrency={concurrency}", f"--engine={engine}")
-    with MockServer(turns=1, latency=0.03, jitter=0.05) as server:
-        for number in range(KILLS + 1):
-            command = flags(tmp_path, server, *settings, *(("--resume",) if number else ()))
-            process = start_kiseki(*command, cwd=tmp_path)
-            if number < KILLS:
-                wait_for_calls(server, server.stats()["calls"] + choose.randint(4, 24), process)
-                # driver and workers, or the driver alone: its workers then end by themselves
-                workers = children(process.pid) if number % 2 else []
-                for pid in (process.pid, *workers):
-                    os.kill(pid, signal.SIGKILL)
-                # another dataset order for the next session: keys are by content
-                choose.shuffle(rows)
-                write_dataset(tmp_path / "p.jsonl", rows)
-            output, _ = process.communicate()  # ends when the last worker has closed its end
-        assert process.returncode == 0, output
-        calls = server.stats()["calls"]
-    merged = read_rows(tmp_path / "data/r/trajectories.jsonl")
-    assert [(row["prompt_index"], row["sample_index"]) for row in merged] == [(i, k) for i in range(40) for k in (0, 1)]
-    assert [row["prompt"] for row in merged] == [each["prompt"] for each in rows for _ in (0, 1)]
-    # two calls per rollout; what was running, or had ended and was on its way to the disk, is paid for again
-    assert calls <= 2 * 80 + KILLS * 2 * (concurrency + 10)
 
 
 def wait_for_calls(server: MockServer, calls: int, process: subprocess.Popen[str]) -> None:

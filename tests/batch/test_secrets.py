@@ -204,7 +204,6 @@ def test_one_prompt_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch, r
     assert failed.error == "no way there for [redacted: secret of this run]", "errors are never kept with one"
 
 
-@pytest.mark.xfail(strict=True, reason="aiohttp gives a session's headers to the proxy as well")
 def test_a_proxy_does_not_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with MockServer(turns=0, record=1) as server:
         (host,), environment = by_proxy(server)

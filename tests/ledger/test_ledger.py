@@ -199,15 +199,8 @@ def test_a_ledger_of_version_1_is_brought_to_this_one(tmp_path: Path) -> None:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "abc"])
     path = tmp_path / "data/r/run.db"
     with MockServer(turns=0) as server:
-        flags = (
-            "batch",
-            "--dataset_file=p.jsonl",
-            "--run_name=r",
-            "--batch_size=3",
-            f"--base_url={server.base_url}",
-            "--model=m",
-        )
-        flags = (*flags, *FAST, *light_tools(tmp_path))
+        base = ("batch", "--dataset_file=p.jsonl", "--run_name=r", "--batch_size=3", f"--base_url={server.base_url}")
+        flags = (*base, "--model=m", *FAST, *light_tools(tmp_path))
         kiseki(*flags, "--max_samples=2", cwd=tmp_path)
         new, before = columns(path), read_rows(tmp_path / "data/r/trajectories.jsonl")
         with closing(sqlite3.connect(path)) as db:

@@ -201,6 +201,14 @@ def test_a_pause_is_over_by_itself() -> None:
     assert run.decided == ["limit"]
 
 
+def test_closed_it_looks_no_more() -> None:
+    run = Run()
+    run.call("limited", retry_after=20.0)
+    run.ask()
+    run.admission.close()
+    assert run.time.due is None
+
+
 def test_in_an_outage_one_at_a_time_tries() -> None:
     run = Run(ceiling=20)
     for _ in range(HOLD_AFTER):
@@ -245,22 +253,23 @@ def test_a_door() -> None:
         time = FakeTime()
         admission = Admission(RateLimit(1), Breaker(PATIENCE), Budget(), clock=time.clock, later=time.later)
         door = LocalDoor(admission)
-        key, admitted = await door.enter(Ask(1))
-        assert admitted == Admitted()
-        waits, leaves = (asyncio.create_task(door.enter(Ask(1))) for _ in range(2))
-        await asyncio.sleep(0)
-        leaves.cancel()
-        await asyncio.sleep(0)
-        assert not waits.done()
+        key, answer = door.ask(Ask(1))
+        assert answer.result() == Admitted()
+        gone, never = door.ask(Ask(1))
+        next_key, waits = door.ask(Ask(1))
+        door.leave(gone, NOT_SENT)
         door.leave(key, CallEnd("limited", retry_after=30.0))
-        key, _ = await waits
+        assert not waits.done()
+        assert await waits == Admitted()
         assert time.now == 30.0
-        door.leave(key, CallEnd("ok"))
+        assert not never.done()
+        door.leave(next_key, CallEnd("ok"))
         assert admission.limit.in_flight == 0
-        key, _ = await door.enter(Ask(1))
+
+        key, _ = door.ask(Ask(1))
         door.leave(key, CallEnd("denied", words="no"))
         with pytest.raises(RunStopped, match="takes no call of ours: no"):
-            await door.enter(Ask(1))
+            door.ask(Ask(1))[1].result()
 
     asyncio.run(scenario())
 
@@ -274,10 +283,18 @@ def test_an_answer_for_a_caller_who_is_just_leaving(kind: Literal["ok", "denied"
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
         admission = Admission(RateLimit(1), Breaker(PATIENCE), Budget())
         door = LocalDoor(admission)
-        key, _ = await door.enter(Ask(1))
-        waits = asyncio.create_task(door.enter(Ask(1)))
+        first, _ = door.ask(Ask(1))
+
+        async def call() -> None:
+            key, answer = door.ask(Ask(1))
+            try:
+                await answer
+            finally:
+                door.leave(key, NOT_SENT)
+
+        waits = asyncio.create_task(call())
         await asyncio.sleep(0)
-        door.leave(key, CallEnd(kind))
+        door.leave(first, CallEnd(kind))
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waits

@@ -212,7 +212,7 @@ def test_headers_count_from_the_request_that_they_answer() -> None:
     endpoint.now += 20.0
     endpoint.end(2, CallEnd("ok", rate=RateInfo(2, 60.0)))
     assert endpoint.start() == 40.0  # 2 of these were left, and 2 have been started since
-    endpoint.end(1, CallEnd("ok", rate=RateInfo(3, 60.0)))  # older news
+    endpoint.end(1, CallEnd("ok", rate=RateInfo(300, 60.0)))  # older news
     assert endpoint.start() == 40.0
     endpoint.end(3, CallEnd("ok", rate=RateInfo(1, 15.0)))  # over by now
     assert endpoint.start() == 0.0

@@ -259,6 +259,11 @@ def test_a_password_of_words_and_a_key_that_begins_like_a_path_are_secrets() -> 
         assert redact(f"<{value}>", own(value, name)) == (f"<{OWN}>", 1)
 
 
+def test_a_value_that_is_no_utf8_is_known_where_it_can_be_written() -> None:
+    cleaned, count = redact("token=wx4T%FFabcdefgh", own("wx4T\udcffabcdefgh"))
+    assert (cleaned, count) == (f"token={OWN}", 1)
+
+
 def test_secrets_do_not_show_themselves() -> None:
     assert PLAIN not in repr(own(PLAIN))
 
@@ -352,7 +357,7 @@ def leak(how: str) -> Any:
     if how == "crash":
         raise RuntimeError(f"401 for {PLAIN}")
     if how == "at the cut":
-        return "x " * (MAX_RESULT_BYTES // 4 - 10) + KEY + " y" * MAX_RESULT_BYTES
+        return "x " * (MAX_RESULT_BYTES // 4 - 14) + KEY + " y" * MAX_RESULT_BYTES
     if how == "surrogates":
         return {"name": f"\udc80{PLAIN}"}
     return {"status": KEY, "exit_code": 3, "truncated": True, "error": None}
@@ -371,6 +376,8 @@ def test_results_and_errors_of_tools_are_cleaned(how: str) -> None:
     assert KEY[8:40] not in content and PLAIN[:16] not in content
     assert "[redacted: " in content
     assert run.ok == (how not in ("tool error", "crash"))
+    if how == "at the cut":
+        assert "[redacted: OpenAI key]" in content, "it was whole when it was looked for"
     if how == "object":
         assert (run.exit_code, run.truncated) == (3, True)
 

@@ -86,9 +86,10 @@ async def run_agent(
     `ProviderError`, `SandboxError`, `NotAdmitted` and `PromptBudgetSpent`.
     """
     invalid_turns = 0
+    encoded: list[bytes] = []
     for _ in range(max_turns):
         left = None if allowance is None else allowance - trace.cost
-        request = ChatRequest(messages=(*opening, *trace.messages), tools=toolbox.schemas, seed=seed, allowance=left)
+        request = ChatRequest((*opening, *trace.messages), toolbox.schemas, seed, left, encoded)
         reply = await model.complete(request, on_hold)
         message = trace.add_reply(reply)
         finish = reply.call.finish_reason

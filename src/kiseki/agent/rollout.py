@@ -36,7 +36,7 @@ CLOSE_SECONDS = 30.0
 """What closing a sandbox may take of a rollout's time; usually it is milliseconds."""
 
 
-class RolloutSettings(msgspec.Struct, frozen=True):
+class RolloutSettings(msgspec.Struct, frozen=True, tag=True):
     """Everything that the rollouts of a run have in common. Goes to worker processes as it is."""
 
     model: ModelSettings

@@ -103,14 +103,11 @@ class InProcess:
 class _Process:
     """One worker process and what it has been given."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, label: str
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: frames.Link[frames.FromWorker], label: str) -> None:
         self.process = process
         self.label = label
         """Names its sandboxes on this machine."""
-        self.reader = reader
-        self.writer = writer
+        self.link = link
         self.given: set[str] = set()
         self.calls: set[int] = set()
         """Of its model calls, those that wait to be let in or have been."""
@@ -158,8 +155,8 @@ class Processes:
                     worker.given.add(spec.key)
                     # a dead worker's reader sees its end too, and reports what it had been given
                     with suppress(ConnectionError):
-                        frames.send(worker.writer, spec)
-                        await worker.writer.drain()
+                        worker.link.send(spec)
+                        await worker.link.drain()
                     worker = await self._roomy(tasks, readers, give)
                 for reader in readers:
                     reader.cancel()
@@ -199,7 +196,7 @@ class Processes:
 
     async def _next_attempt(self, worker: _Process) -> Attempt | None:
         """What a worker has to give next, serving its model calls meanwhile; None when it has ended."""
-        while (message := await frames.receive(worker.reader, frames.FROM_WORKER)) is not None:
+        while (message := await worker.link.receive()) is not None:
             worker.heard = time.monotonic()
             if isinstance(message, Attempt):
                 return message
@@ -236,7 +233,7 @@ class Processes:
         self._alone += 1
         try:
             worker = await self._start()
-            frames.send(worker.writer, spec)
+            worker.link.send(spec)
             give(await self._next_attempt(worker) or Lost(spec.key, worker.why))
         finally:
             self._alone -= 1
@@ -257,14 +254,15 @@ class Processes:
         self._started += 1
         label = f"{self._settings.sandbox.label}.{self._started}"
         sandbox = msgspec.structs.replace(self._settings.sandbox, label=label)
-        frames.send(writer, msgspec.structs.replace(self._settings, sandbox=sandbox))
-        worker = _Process(process, reader, writer, label)
+        link = frames.Link(reader, writer, frames.FROM_WORKER)
+        link.send(msgspec.structs.replace(self._settings, sandbox=sandbox))
+        worker = _Process(process, link, label)
         self._alive.add(worker)
         return worker
 
     async def _end(self, worker: _Process) -> int:
         """Let a worker end, or see that it has. Returns its exit status."""
-        worker.writer.close()  # which is how a worker is told to end
+        worker.link.close()  # which is how a worker is told to end
         try:
             status = await asyncio.to_thread(worker.process.wait, STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -289,5 +287,4 @@ def _answer(worker: _Process, key: int, answer: Admitted | NotAdmitted) -> None:
         message = frames.Answered(key, answer)
     else:
         message = frames.Answered(key, None, type(answer).__name__, str(answer))
-    with suppress(ConnectionError, RuntimeError):
-        frames.send(worker.writer, message)
+    worker.link.send(message)

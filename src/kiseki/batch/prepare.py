@@ -126,6 +126,7 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         ephemeral_system_prompt=config.ephemeral_system_prompt,
         prefill=msgspec.json.encode(prefill).decode() if prefill else "",
         tools={tool.name: hashlib.blake2b(tools_json([tool]).encode(), digest_size=8).hexdigest() for tool in toolsets.tools},
+        redact=config.redact,
     )
 
 

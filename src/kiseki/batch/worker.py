@@ -23,13 +23,16 @@ from kiseki.errors import BudgetSpent, RunStopped
 from kiseki.ledger.types import Attempt
 from kiseki.models.admission import Admitted, Ask, Door, settle
 from kiseki.models.base import ChatModel
-from kiseki.models.calls import NOT_SENT, CallEnd
+from kiseki.models.calls import CallEnd
 from kiseki.models.factory import open_model
 from kiseki.tools.running import end_others
 from kiseki.tools.toolsets import load_tools
 from kiseki.tools.user_tools import load_user_tools
-from kiseki.trajectory.record import encode_record, summarize
+from kiseki.trajectory.record import compress, pack, summarize
 from kiseki.trajectory.types import Record, RolloutSpec
+
+LARGE_RECORD = 1_000_000
+"""Bytes from which compressing a record (3 ms per MB) is not done on the event loop."""
 
 
 class Worker:
@@ -48,13 +51,14 @@ class Worker:
         tools = self._tools(spec.toolsets)
         record = await run_rollout(spec, self._settings, self._model, tools)
         try:
-            packed = encode_record(record)
+            packed = pack(record)
         except Exception as error:  # something in it that the format cannot hold
             record = _without_what_happened(record, error)
-            packed = encode_record(record)
+            packed = pack(record)
+        compressed = compress(packed) if len(packed) < LARGE_RECORD else await asyncio.to_thread(compress, packed)
         new = tools.hash not in self._sent_tools
         self._sent_tools.add(tools.hash)
-        return Attempt(spec.key, summarize(record), packed, tools.hash, tools.json if new else "")
+        return Attempt(spec.key, summarize(record), compressed, tools.hash, tools.json if new else "")
 
     def _tools(self, toolsets: tuple[str, ...]) -> ToolsOfRollout:
         if toolsets not in self._combinations:
@@ -95,20 +99,20 @@ def _make_room() -> None:
 class RemoteDoor:
     """A `Door` to the admission in the driver's process."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    def __init__(self, link: frames.Link[frames.ToWorker]) -> None:
+        self._link = link
         self._keys = 0
         self._waiting: dict[int, asyncio.Future[Admitted]] = {}
 
     def ask(self, ask: Ask) -> tuple[int, asyncio.Future[Admitted]]:
         self._keys += 1
         admitted = self._waiting[self._keys] = asyncio.get_running_loop().create_future()
-        frames.send(self._writer, frames.Asks(self._keys, ask))
+        self._link.send(frames.Asks(self._keys, ask))
         return self._keys, admitted
 
     def leave(self, key: int, end: CallEnd) -> None:
         self._waiting.pop(key, None)
-        frames.send(self._writer, frames.Leaves(key, end))
+        self._link.send(frames.Leaves(key, end))
 
     def answered(self, message: frames.Answered) -> None:
         if (future := self._waiting.get(message.key)) is None:  # cancelled meanwhile
@@ -121,18 +125,19 @@ class RemoteDoor:
 
 
 async def _serve(connection: socket.socket) -> None:
-    reader, writer = await asyncio.open_connection(sock=connection, limit=frames.MAX_FRAME)
-    settings = await frames.receive(reader, frames.SETTINGS)
-    if settings is None:
+    reader, writer = await asyncio.open_connection(sock=connection, limit=frames.CHUNK)
+    link = frames.Link(reader, writer, frames.TO_WORKER)
+    settings = await link.receive()
+    if not isinstance(settings, RolloutSettings):  # gone before it began
         return
-    door = RemoteDoor(writer)
+    door = RemoteDoor(link)
     worker = Worker(settings, door)
     running: set[asyncio.Task[None]] = set()
 
     async def one(spec: RolloutSpec) -> None:
         try:
-            frames.send(writer, await worker.run(spec))
-            await writer.drain()
+            link.send(await worker.run(spec))
+            await link.drain()
         except ConnectionError:  # the driver is gone; the reader below has seen it too, and ends everything in order
             return
         except Exception:  # a bug of ours: with this process gone the driver knows that the rollout is, too
@@ -141,18 +146,18 @@ async def _serve(connection: socket.socket) -> None:
 
     async def beat() -> None:
         while True:
-            frames.send(writer, frames.Beat())
+            link.send(frames.Beat())
             await asyncio.sleep(frames.BEAT_SECONDS)
 
     beating = asyncio.create_task(beat())
     try:
-        while (message := await frames.receive(reader, frames.TO_WORKER)) is not None:
+        while (message := await link.receive()) is not None:
             if isinstance(message, frames.Answered):
                 door.answered(message)
-                continue
-            task = asyncio.create_task(one(message))
-            running.add(task)
-            task.add_done_callback(running.discard)
+            elif isinstance(message, RolloutSpec):
+                task = asyncio.create_task(one(message))
+                running.add(task)
+                task.add_done_callback(running.discard)
     finally:  # the driver said so, or is gone: nobody waits for what still runs
         beating.cancel()
         for task in running:

@@ -26,8 +26,12 @@ def open_missing_streams() -> None:
 
 def go_dark(stream: TextIO) -> None:
     """Let everything written to `stream` from here on, and what it still holds, vanish."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):  # none of the system's: somebody's who holds the output in memory
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
+    os.dup2(nowhere, number)
     os.close(nowhere)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeGuard
+from typing import Self
 
 import msgspec
 
@@ -80,7 +80,7 @@ class Ledger:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-        if _is_of_the_file(error):
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError):  # which is a bug of ours
             raise in_words(self.folder, error) from error
         if isinstance(error, msgspec.DecodeError):  # what comes from elsewhere is caught where it comes from
             raise _damaged(self.folder, str(error)) from error
@@ -107,16 +107,14 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block's writes or none. Raises `StorageError` when they are not taken, `LedgerError` for a damaged file."""
+        """All of the block's writes or none."""
         try:
             self._begin()
             yield
             self.db.execute("COMMIT")
-        except BaseException as error:
+        except BaseException:
             if self.db.in_transaction:  # some errors have ended it already
                 self.db.execute("ROLLBACK")
-            if _is_of_the_file(error):
-                raise in_words(self.folder, error) from error
             raise
 
     def _begin(self) -> None:
@@ -302,10 +300,6 @@ def _damaged(folder: Path, what: str) -> LedgerError:
         f"{path} is damaged or no ledger ({what}); put a copy of it back (kiseki verify {folder} says what is damaged),"
         f" or move {path}* away: --resume then takes over the rows of the batch_*.jsonl files"
     )
-
-
-def _is_of_the_file(error: BaseException | None) -> TypeGuard[sqlite3.DatabaseError]:
-    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError)  # which is our own bug
 
 
 def _code(error: sqlite3.DatabaseError) -> int:

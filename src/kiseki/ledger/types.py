@@ -98,3 +98,5 @@ class RunInfo(msgspec.Struct, frozen=True):
     """Its messages as JSON, "" for none."""
     tools: dict[str, str] | str
     """Every tool of the run → hash of its schema; one hash of all in runs that began with an older version."""
+    redact: bool = True
+    """Whether secrets are taken out of tool results."""

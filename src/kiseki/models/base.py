@@ -30,6 +30,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     seed: int | None = None
     allowance: float | None = None
     """US dollars that this call may cost at most. Default: no limit."""
+    encoded: list[bytes] = []
+    """The same list for every call of a conversation, which only grows: what the client keeps here of the messages already sent,
+    in their order, is not made anew on each turn. Default: empty."""
 
 
 class RateInfo(msgspec.Struct, frozen=True):

@@ -331,6 +331,8 @@ def check_settings(settings: ModelSettings) -> None:
         raise UsageError("--model is empty.")
     if "@" in urlsplit(settings.base_url).netloc:  # a URL is shown and kept in places where a secret must not be
         raise UsageError("--base_url must not hold a user name or password; give the key with --api_key or the environment.")
+    if urlsplit(settings.base_url).query or urlsplit(settings.base_url).fragment:
+        raise UsageError("--base_url must not hold a query (?…) or a fragment (#…): the paths of the API are put behind it.")
     if not settings.api_key.isprintable() or not settings.api_key.isascii() or settings.api_key != settings.api_key.strip():
         raise UsageError("The API key has characters that no HTTP header can carry (a line break, a space at an end?).")
     positive = {"--max_tokens": settings.max_tokens, "--call_timeout": settings.call_timeout}

@@ -20,7 +20,17 @@ from kiseki.models.endpoints import LOCAL, OLLAMA, ModelSettings, check_settings
 from kiseki.models.failures import error_inside, error_of_status
 from kiseki.models.rate_headers import parse_rate
 from kiseki.models.stream import StreamedReply
-from kiseki.models.wire import EXCERPT_CHARS, WireCompletion, decode_completion, encode, encode_tools, reply_of, wire_message
+from kiseki.models.wire import (
+    EXCERPT_CHARS,
+    MAX_ANSWER,
+    TOO_LARGE,
+    WireCompletion,
+    decode_completion,
+    encode,
+    encode_tools,
+    reply_of,
+    wire_message,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,6 +44,8 @@ DRAIN_SECONDS = 1.0
 """For what follows `[DONE]` (nothing but the end of the body), so that the connection can be used again."""
 LARGE_BODY = 2**20
 """Bytes; aiohttp writes more than that at once only under protest, since it would hold the loop up."""
+ERROR_BYTES = 100_000
+"""Read of an answer that is an error; its message stands at the beginning."""
 TOOLSETS_KEPT = 64
 """Encoded tool lists kept; a run has a handful of toolset combinations."""
 
@@ -51,6 +63,8 @@ class OpenAIChat:
         self._url = settings.base_url.rstrip("/") + "/chat/completions"
         self._head = encode({"model": settings.model, **request_extras(settings)})[:-1] + b',"messages":'
         self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
+        # with each request and not the session's: aiohttp would give it to a proxy too
+        self._key = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
         self._session: aiohttp.ClientSession | None = None
         self._proxy: str | None = None
 
@@ -62,8 +76,10 @@ class OpenAIChat:
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         """The body, and its length."""
-        host = self._host
-        parts = [self._head, encode([wire_message(message, host) for message in request.messages])]
+        host, encoded = self._host, request.encoded
+        for message in request.messages[len(encoded) :]:
+            encoded.append((b"," if encoded else b"[") + encode(wire_message(message, host)))
+        parts = [self._head, *encoded, b"]"]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
         if request.seed is not None and host.seed:
@@ -97,15 +113,16 @@ class OpenAIChat:
         streamed: StreamedReply | None = None
         try:
             data = body if len(body) <= LARGE_BODY else io.BytesIO(body)
-            async with session.post(self._url, data=data, proxy=self._proxy, allow_redirects=False) as response:
+            post = session.post(self._url, data=data, headers=self._key, proxy=self._proxy, allow_redirects=False)
+            async with post as response:
                 if response.status != 200:
-                    raise error_of_status(response.status, response.headers, await response.read(), time.time())
+                    raise error_of_status(response.status, response.headers, await _read(response, ERROR_BYTES), time.time())
                 rate = parse_rate(response.headers, started)
                 if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
                     streamed = StreamedReply()
                     answer = await _read_stream(response, streamed, self.settings.stream_timeout)
                 else:
-                    answer = decode_completion(await response.read())
+                    answer = decode_completion(await _read(response, MAX_ANSWER, more=BadResponse(TOO_LARGE)))
         except aiohttp.ConnectionTimeoutError as error:
             raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.", sent=False) from error
         except TimeoutError as error:
@@ -126,8 +143,6 @@ class OpenAIChat:
 
         settings = self.settings
         headers = {"Content-Type": "application/json", "User-Agent": "kiseki"}
-        if settings.api_key:
-            headers["Authorization"] = f"Bearer {settings.api_key}"
         # Once per session and not through aiohttp's `trust_env`, which looks at the environment and ~/.netrc on every request.
         parts = urlsplit(self._url)
         if self._host not in (LOCAL, OLLAMA) and not proxy_bypass(parts.hostname or ""):
@@ -145,6 +160,20 @@ class OpenAIChat:
         if self.settings.api_key:
             message = message.replace(self.settings.api_key, "***")
         return message[:EXCERPT_CHARS]
+
+
+async def _read(response: aiohttp.ClientResponse, most: int, more: ProviderError | None = None) -> bytes:
+    """The body. Of a longer one its first `most` bytes, or `more` is raised where it is given; the rest is not read."""
+    parts: list[bytes] = []
+    size = 0
+    while data := await response.content.readany():
+        parts.append(data)
+        size += len(data)
+        if size > most:
+            if more is not None:
+                raise more
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)[:most]
 
 
 async def _read_stream(response: aiohttp.ClientResponse, reply: StreamedReply, timeout: float) -> WireCompletion:

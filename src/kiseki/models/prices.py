@@ -90,8 +90,8 @@ async def _fetch_list(base_url: str, api_key: str) -> bytes:
     timeout = aiohttp.ClientTimeout(total=LIST_SECONDS)
     try:
         async with (
-            aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True) as session,
-            session.get(base_url.rstrip("/") + "/models", allow_redirects=False) as response,
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
+            session.get(base_url.rstrip("/") + "/models", headers=headers, allow_redirects=False) as response,
         ):
             return await response.read() if response.status == 200 else b""
     except (aiohttp.ClientError, OSError, TimeoutError):

@@ -8,6 +8,7 @@ whole calls are understood.
 from __future__ import annotations
 
 import contextlib
+import io
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from kiseki.errors import BadResponse
 from kiseki.models.reasoning import text_of
 from kiseki.models.wire import (
+    MAX_ANSWER,
+    TOO_LARGE,
     WireChoice,
     WireCompletion,
     WireFunction,
@@ -23,39 +26,64 @@ from kiseki.models.wire import (
     arguments_text,
     decode_completion,
 )
+from kiseki.trajectory.sharegpt import is_json_object
 
 DONE = b"[DONE]"
 # Fields of a reasoning detail that come in pieces; of everything else the last value counts.
 _GROWING = ("text", "summary")
 
 
+class _Call(msgspec.Struct):
+    """A tool call so far. Whatever comes in pieces goes into a buffer: adding to a string would copy it for every piece."""
+
+    index: int | None = None
+    id: Any = None
+    name: str = ""
+    arguments: io.StringIO | None = None
+    end: str = ""
+    """The last piece of them."""
+    extra_content: Any = None
+
+    def whole(self) -> WireToolCall:
+        function = WireFunction(self.name or None, None if self.arguments is None else self.arguments.getvalue())
+        return WireToolCall(self.id, function, self.index, self.extra_content)
+
+
 class EventReader:
     """Server-sent events from bytes in any split. Only `data` matters in this API."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
         self._data: list[bytes] = []
+        self.held = 0
+        """Bytes, about, of what is no whole event yet."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads of the events that `chunk` completes."""
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
+        self.held += len(chunk)
+        self._rest.append(chunk)
+        if b"\n" not in chunk:  # a line of megabytes is put together once, when it ends
+            return []
+        lines = b"".join(self._rest).split(b"\n")
+        self._rest = [lines.pop()]
         return [payload for line in lines if (payload := self._line(line)) is not None]
 
     def close(self) -> list[bytes]:
         """The payload that the end of the stream completes: some servers leave the last blank line out."""
-        last = [self._line(self._rest), self._line(b"")]
-        self._rest = b""
+        last = [self._line(b"".join(self._rest)), self._line(b"")]
+        self._rest = []
         return [payload for payload in last if payload is not None]
 
     def _line(self, line: bytes) -> bytes | None:
         line = line.rstrip(b"\r")
         if line.startswith(b"data:"):
             self._data.append(line[5:].removeprefix(b" "))
-        elif not line and self._data:
-            payload = b"\n".join(self._data)
-            self._data.clear()
-            return payload
+        elif not line:
+            self.held = 0
+            if self._data:
+                payload = b"\n".join(self._data)
+                self._data.clear()
+                return payload
         return None
 
 
@@ -70,17 +98,13 @@ class StreamedReply:
         """`[DONE]` came."""
         self.error: WireCompletion | None = None
         self._head = WireCompletion()
-        self._texts: dict[str, list[str]] = {
-            "content": [],
-            "refusal": [],
-            "reasoning": [],
-            "reasoning_content": [],
-            "thinking": [],
-        }
+        self._size = 0
+        self._texts: dict[str, io.StringIO] = {}
         self._details: list[dict[str, Any]] = []
-        self._calls: list[WireToolCall] = []
-        self._by_index: dict[int, WireToolCall] = {}
-        self._legacy: WireToolCall | None = None
+        self._last_detail: dict[str, io.StringIO] = {}
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._legacy: _Call | None = None
         self._finish: Any = None
         self._message: WireMessage | None = None
 
@@ -90,9 +114,11 @@ class StreamedReply:
         return self.done or self.error is not None
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they come. Raises BadResponse where they hold an event that is no chunk."""
+        """Take bytes as they come. Raises BadResponse where they hold an event that is no chunk, or when it is too much."""
         for payload in self._events.feed(data):
             self._event(payload)
+        if max(self._size, self._events.held) > MAX_ANSWER:
+            raise BadResponse(TOO_LARGE)
 
     def _event(self, payload: bytes) -> None:
         if self.ended or not payload.strip():
@@ -136,15 +162,15 @@ class StreamedReply:
         if not self.done and self._finish is None:
             raise BadResponse("The stream was torn: it ended before the reply did.")
         message = self._message or WireMessage()
-        for name, pieces in self._texts.items():
-            if pieces:
-                setattr(message, name, "".join(pieces))
+        for name, text in self._texts.items():
+            setattr(message, name, text.getvalue())
         if self._details:
+            self._end_detail()
             message.reasoning_details = self._details
         if self._calls:
-            message.tool_calls = self._calls
+            message.tool_calls = [call.whole() for call in self._calls]
         if self._legacy is not None:
-            message.function_call = self._legacy.function
+            message.function_call = self._legacy.whole().function
         self._head.choices = [WireChoice(message=message, finish_reason=self._finish)]
         return self._head
 
@@ -152,12 +178,12 @@ class StreamedReply:
         if isinstance(delta.content, list):
             for part in delta.content:
                 thinks = isinstance(part, dict) and part.get("type") in ("thinking", "reasoning")
-                self._texts["thinking" if thinks else "content"].append(text_of(part))
+                self._add("thinking" if thinks else "content", text_of(part))
         elif delta.content:
-            self._texts["content"].append(text_of(delta.content))
+            self._add("content", text_of(delta.content))
         for name in ("refusal", "reasoning", "reasoning_content", "thinking"):
             if value := getattr(delta, name):
-                self._texts[name].append(text_of(value))
+                self._add(name, text_of(value))
         if isinstance(delta.reasoning_details, list):
             for item in delta.reasoning_details:
                 if isinstance(item, dict):
@@ -166,8 +192,15 @@ class StreamedReply:
             self._take_call(call)
         if delta.function_call is not None:
             if self._legacy is None:
-                self._legacy = WireToolCall(function=WireFunction())
-            _grow(self._legacy, WireToolCall(function=delta.function_call))
+                self._legacy = _Call()
+            self._grow(self._legacy, WireToolCall(function=delta.function_call))
+
+    def _add(self, name: str, text: str) -> None:
+        self._write(self._texts.setdefault(name, io.StringIO()), text)
+
+    def _write(self, buffer: io.StringIO, text: str) -> None:
+        buffer.write(text)
+        self._size += len(text)
 
     def _take_detail(self, item: dict[str, Any]) -> None:
         """Reasoning details must go back whole and in order, so pieces of one are joined (same type, index and id)."""
@@ -179,50 +212,57 @@ class StreamedReply:
             or last.get("index") != item.get("index")
             or (last.get("id") and item.get("id") and last["id"] != item["id"])
         ):
+            self._end_detail()
             self._details.append(dict(item))
+            self._size += sum(len(value) for value in item.values() if isinstance(value, str))
             return
         for name, value in item.items():
             if name in _GROWING and isinstance(value, str) and isinstance(last.get(name), str):
-                last[name] += value
+                if name not in self._last_detail:
+                    self._last_detail[name] = io.StringIO()
+                    self._last_detail[name].write(last[name])
+                self._write(self._last_detail[name], value)
             elif value is not None:
                 last[name] = value
+
+    def _end_detail(self) -> None:
+        """The last detail gets its texts: nothing more comes for it."""
+        for name, text in self._last_detail.items():
+            self._details[-1][name] = text.getvalue()
+        self._last_detail.clear()
 
     def _take_call(self, delta: WireToolCall) -> None:
         index = delta.index if isinstance(delta.index, int) else None
         current = self._by_index.get(index) if index is not None else (self._calls[-1] if self._calls else None)
         if current is None or _begins_another(current, delta):
-            current = WireToolCall(function=WireFunction(), index=index)
+            current = _Call(index)
             self._calls.append(current)
             if index is not None:
                 self._by_index[index] = current
-        _grow(current, delta)
+        self._grow(current, delta)
+
+    def _grow(self, call: _Call, delta: WireToolCall) -> None:
+        call.id = call.id or delta.id
+        call.extra_content = call.extra_content or delta.extra_content
+        function = delta.function
+        if function is None:
+            return
+        if function.name and function.name != call.name:  # a name comes whole, or in pieces, or again with every delta
+            call.name = f"{call.name}{function.name}"
+        if function.arguments is not None:
+            if call.arguments is None:
+                call.arguments = io.StringIO()
+            text = arguments_text(function.arguments)
+            self._write(call.arguments, text)
+            call.end = text.strip() or call.end
 
 
-def _begins_another(current: WireToolCall, delta: WireToolCall) -> bool:
+def _begins_another(current: _Call, delta: WireToolCall) -> bool:
     """Whether a delta that points at `current` is another call all the same: it is named, and `current` is someone else or
     already whole."""
-    known, function = current.function, delta.function
-    if known is None or function is None or not function.name or not known.name:
+    if delta.function is None or not delta.function.name or not current.name:
         return False
     if delta.id and current.id:
         return bool(delta.id != current.id)
-    return _is_object(known.arguments)
-
-
-def _is_object(arguments: Any) -> bool:
-    try:
-        return isinstance(msgspec.json.decode(arguments or ""), dict)
-    except msgspec.DecodeError:
-        return False
-
-
-def _grow(call: WireToolCall, delta: WireToolCall) -> None:
-    call.id = call.id or delta.id
-    call.extra_content = call.extra_content or delta.extra_content
-    if delta.function is None or call.function is None:
-        return
-    function, name = call.function, delta.function.name
-    if name and name != function.name:  # a name comes whole, or in pieces, or again with every delta
-        function.name = f"{function.name or ''}{name}"
-    if delta.function.arguments is not None:
-        function.arguments = (function.arguments or "") + arguments_text(delta.function.arguments)
+    # the end first: some servers name the call in each of its pieces
+    return current.arguments is not None and current.end.endswith("}") and is_json_object(current.arguments.getvalue())

@@ -98,6 +98,10 @@ def decode_completion(body: bytes) -> WireCompletion:
             raise BadResponse(f"The answer is no chat completion ({error}): {excerpt(body)}") from None
 
 
+MAX_ANSWER = 64_000_000
+"""Bytes of an answer, or characters of a streamed one: a hundred times what any model writes in one reply, so a server that sends
+more does not end, and would take the other rollouts' memory."""
+TOO_LARGE = f"The answer has more than {MAX_ANSWER // 1_000_000} MB."
 EXCERPT_CHARS = 500
 """Of an endpoint's own words in an error message."""
 

@@ -90,14 +90,14 @@ def _forms(value: str) -> Iterator[str]:
     for _ in range(2):
         plain, ascii_only = json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(ascii_only)[1:-1]
         yield from (plain, ascii_only)
-    quoted = (quote(value), quote(value, safe=""), quote_plus(value))
+    bare = value.encode("utf-8", "surrogateescape")
+    quoted = (quote(bare), quote(bare, safe=""), quote_plus(bare))
     yield from quoted
     yield from (re.sub(r"%..", lambda code: code[0].lower(), each) for each in quoted)
-    data = value.encode("utf-8", "surrogateescape")
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        yield encode(data).decode().rstrip("=")
+        yield encode(bare).decode().rstrip("=")
         for before in range(3):  # bytes ahead of it in its group of three: each shifts the code
-            code = encode(bytes(before) + data).decode()
+            code = encode(bytes(before) + bare).decode()
             padding = code.count("=")
             # the first and last characters hold bits of the neighbours too
             yield code[(0, 2, 3)[before] : len(code) - (padding + 1 if padding else 0)]
@@ -126,7 +126,7 @@ def _pattern(kind: str, guard: str, regex: str) -> _Pattern:
     return _Pattern(kind, guard, re.compile(regex, re.ASCII))
 
 
-_DIGIT = r"(?=[A-Za-z_-]*\d)"  # what a placeholder such as sk-ant-your-key-goes-here does not have
+_DIGIT = r"(?=[A-Za-z_-]{0,80}\d)"  # what a placeholder such as sk-ant-your-key-goes-here does not have
 _KEYS = (
     _pattern("Anthropic key", "sk-ant-", _starts("sk-ant-") + _DIGIT + r"[\w-]{32,}"),
     _pattern("OpenRouter key", "sk-or-", _starts("sk-or-") + r"(?:v\d-)?[A-Za-z0-9]{32,}"),
@@ -139,7 +139,7 @@ _KEYS = (
     _pattern("Hugging Face token", "hf_", _starts("hf_") + r"[A-Za-z0-9]{34,}"),
     _pattern("AWS access key id", "A", _starts("A(?:KI|SI)A") + r"[A-Z2-7]{16}(?![A-Za-z0-9])"),
     _pattern("Google API key", "AIza", _starts("AIza") + r"[\w-]{35}(?![\w-])"),
-    _pattern("Slack token", "xox", _starts("xox[abeprs]-") + r"(?=[A-Za-z-]*\d)[A-Za-z0-9-]{20,}"),
+    _pattern("Slack token", "xox", _starts("xox[abeprs]-") + r"(?=[A-Za-z-]{0,80}\d)[A-Za-z0-9-]{20,}"),
     _pattern("Stripe key", "k_live_", _starts("[rs]k_live_") + r"[A-Za-z0-9]{20,}"),
     _pattern("npm token", "npm_", _starts("npm_") + r"[A-Za-z0-9]{36,}"),
     _pattern("PyPI token", "pypi-", _starts("pypi-Ag") + r"[\w-]{50,}"),
@@ -171,7 +171,7 @@ _OTHERS = (
         r"(?:(?<![A-Za-z0-9+/=\\])|(?<=\\[nrt]))"
         rf"(?:{_FULL_LINE}{_LINE_END}){{1,60}}(?:{_LAST_LINE}{_LINE_END})?-----END {_PRIVATE}",
     ),
-    _pattern("bearer token", "earer", r"([Bb]earer +)(?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{20,}"),
+    _pattern("bearer token", "earer", r"([Bb]earer +)(?=[A-Za-z._~+/=-]{0,200}\d)[A-Za-z0-9._~+/=-]{20,}"),
     _pattern(
         "password in a URL",
         "://",
@@ -186,7 +186,7 @@ _ACROSS = (
     _pattern(
         "credentials",
         "uthorization",
-        r"""(uthorization(?:\\*["'\s:=]){1,12}(?:[Bb]asic|[Tt]oken)\s+)(?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{12,}""",
+        r"""(uthorization(?:\\*["'\s:=]){1,12}(?:[Bb]asic|[Tt]oken)\s+)(?=[A-Za-z._~+/=-]{0,200}\d)[A-Za-z0-9._~+/=-]{12,}""",
     ),
 )
 """These go from one string of a JSON text to the next, and replace nothing that has a meaning in JSON."""
@@ -204,7 +204,7 @@ def _markers() -> tuple[str, ...]:
 
 # ---- cleaning -------------------------------------------------------------------------------------------------------------
 
-_KEY_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-")
+_KEY_CHARACTERS = string.ascii_letters + string.digits + "_-"
 _CLASSES = "".join("x" if chr(code) in _KEY_CHARACTERS else "." if code == ord(".") else " " for code in range(256)).encode()
 _RUN = b"x" * 20
 """No key of `_KEYS` is shorter."""
@@ -345,17 +345,19 @@ def _clean_cuts(text: str, secrets: Secrets) -> tuple[str, int]:
 
 def _torn_head(before: str, forms: tuple[str, ...]) -> tuple[int, str]:
     """How many characters at the end of `before` begin a secret, and its kind."""
-    last = before[-MIN_SECRET:]
+    if len(last := before[-MIN_SECRET:]) < MIN_SECRET:
+        return 0, ""
     own = (size for form in forms if last in form for size in range(MIN_SECRET, len(form)) if before.endswith(form[:size]))
     if size := max(own, default=0):
         return size, _OWN
-    found = _TORN_HEAD.search(before)
+    found = _TORN_HEAD.search(before, len(before.rstrip(_KEY_CHARACTERS)))
     return (len(found[0]), _TORN) if found else (0, "")
 
 
 def _torn_tail(after: str, forms: tuple[str, ...]) -> tuple[int, str]:
     """How many characters at the beginning of `after` end a secret, and its kind."""
-    first = after[:MIN_SECRET]
+    if len(first := after[:MIN_SECRET]) < MIN_SECRET:
+        return 0, ""
     own = (size for form in forms if first in form for size in range(MIN_SECRET, len(form)) if after.startswith(form[-size:]))
     if size := max(own, default=0):
         return size, _OWN

@@ -24,11 +24,14 @@ from kiseki.sandboxes.base import Sandbox
 from kiseki.tools.outcome import result_ok
 from kiseki.tools.redact import Secrets, redact
 from kiseki.tools.running import OutOfTime, run_within
-from kiseki.trajectory.text import clean_text, cut_middle
+from kiseki.trajectory.text import clean_text, cut_middle, shorten
 from kiseki.trajectory.types import Message, ToolCall, ToolRun
 
 MAX_RESULT_BYTES = 100_000
 """No tool result is longer: about 25,000 tokens, a large part of a context window already. Built-in tools stay well below."""
+_LOOKED_AT = 2 * MAX_RESULT_BYTES
+"""Characters of a longer result that anything is done with, so that one of 50 MB holds nobody up. As much again as is shown is
+room for what cleaning it needs to see: half a key at the edge would not be known for one."""
 DEFAULT_TIMEOUT = 300.0
 """Seconds for one call of a tool that does not say otherwise."""
 
@@ -235,18 +238,20 @@ def _finish(content: Any, secrets: Secrets | None) -> tuple[str, int | None, boo
     code = content.get("exit_code") if isinstance(content, dict) else None
     code = code if type(code) is int and abs(code) < 2**31 else None
     cut = isinstance(content, dict) and content.get("truncated") is True
+    lost = 0
+    if isinstance(content, dict) and any(isinstance(each, str) and len(each) > _LOOKED_AT for each in content.values()):
+        shortened = {key: shorten(each, _LOOKED_AT) for key, each in content.items() if isinstance(each, str)}
+        content = content | {key: text for key, (text, _) in shortened.items()}
+        lost = sum(bytes_lost for _, bytes_lost in shortened.values())
     if not isinstance(content, str):
         try:
             content = msgspec.json.encode(content, enc_hook=str).decode()
         except UnicodeEncodeError:  # lone surrogates, as in file names that are no UTF-8
             content = msgspec.json.encode(_clean(msgspec.to_builtins(content, enc_hook=str))).decode()
-    # before it is cut: half a key would not be known for one
+    content, more_lost = shorten(content, _LOOKED_AT)
+    lost += more_lost
     text, redacted = (clean_text(content), 0) if secrets is None else redact(clean_text(content), secrets)
     if len(text) > MAX_RESULT_BYTES // 4 and len(data := text.encode()) > MAX_RESULT_BYTES:
-        return (
-            cut_middle(data, MAX_RESULT_BYTES).decode("utf-8", "replace"),
-            code,
-            True,
-            redacted,
-        )
-    return text, code, cut, redacted
+        text = cut_middle(data, MAX_RESULT_BYTES, total=len(data) + lost).decode("utf-8", "replace")
+        cut = True
+    return text, code, cut or lost > 0, redacted

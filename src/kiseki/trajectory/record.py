@@ -19,10 +19,20 @@ _local = threading.local()  # zstd contexts are not thread-safe, and making one 
 
 
 def encode_record(record: Record) -> bytes:
+    return compress(pack(record))
+
+
+def pack(record: Record) -> bytes:
+    """The record before `compress`."""
+    return _encode(record)
+
+
+def compress(packed: bytes) -> bytes:
+    """What takes most of the time, and leaves the interpreter to other threads meanwhile."""
     if not hasattr(_local, "compress"):
         _local.compress = zstandard.ZstdCompressor(level=LEVEL).compress
-    packed: bytes = _local.compress(_encode(record))
-    return packed
+    compressed: bytes = _local.compress(packed)
+    return compressed
 
 
 def decode_record(data: bytes) -> Record:

@@ -15,6 +15,28 @@ def clean_text(text: str) -> str:
     return text
 
 
+def shorten(text: str, limit: int) -> tuple[str, int]:
+    """`text` with its middle replaced as `cut_middle` does it where it has more than `limit` characters, and by how many bytes
+    of UTF-8 that made it shorter.
+
+    For text of any size, before anything that costs as much as the text is long is done with it.
+    """
+    if len(text) <= limit:
+        return text, 0
+    head, tail = text[: limit // 2], text[-(limit // 2) :]
+    total = _utf8_size(text)
+    missing = total - _utf8_size(head) - _utf8_size(tail)
+    mark = _mark(missing, total)
+    return head + mark + tail, missing - len(mark)
+
+
+def _utf8_size(text: str) -> int:
+    """Bytes; without a copy of the whole. A lone surrogate counts as three, as what stands in its place will."""
+    if text.isascii():
+        return len(text)
+    return sum(len(text[at : at + 2**20].encode("utf-8", "surrogatepass")) for at in range(0, len(text), 2**20))
+
+
 def cut_middle(data: bytes, limit: int, *, total: int | None = None) -> bytes:
     """`data` within `limit` bytes: head and tail kept, the middle replaced by a line that says how much is missing.
 
@@ -30,8 +52,11 @@ def cut_middle(data: bytes, limit: int, *, total: int | None = None) -> bytes:
     while start < len(data) and data[start] & 0xC0 == 0x80:
         start += 1
     tail = data[start:]
-    missing = total - len(head) - len(tail)
-    return head + f"\n[... {missing:,} of {total:,} bytes left out here ...]\n".encode() + tail
+    return head + _mark(total - len(head) - len(tail), total).encode() + tail
+
+
+def _mark(missing: int, total: int) -> str:
+    return f"\n[... {missing:,} of {total:,} bytes left out here ...]\n"
 
 
 def _is_utf8_prefix(data: bytes) -> bool:
