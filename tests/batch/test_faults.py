@@ -1,10 +1,9 @@
-"""What goes wrong around a run: its disk, its ledger, its clock, its terminal, signals. One clear line, and nothing lost."""
+"""What goes wrong around a run: its disk, its ledger, its clock. One clear line, and nothing lost."""
 
 from __future__ import annotations
 
 import json
 import os
-import pty
 import shutil
 import signal
 import sqlite3
@@ -336,85 +335,6 @@ time.time = lambda: true() + {seconds} * (next(calls) > 10)
     stamps = [time.mktime(time.strptime(row["metadata"]["timestamp"], "%Y-%m-%dT%H:%M:%S")) for row in rows]
     assert max(stamps) - min(stamps) > 80_000, "it has jumped"
     assert 0 < json.loads((tmp_path / "data/r/statistics.json").read_text())["duration_seconds"] < SECONDS
-
-
-@pytest.mark.parametrize("nohup", [False, True])
-def test_the_terminal_goes_away(tmp_path: Path, nohup: bool) -> None:
-    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(60)])
-    with MockServer(turns=1, latency=0.03) as server:
-        terminal, screen = pty.openpty()
-        ignoring = "trap '' HUP; " if nohup else ""  # which the program inherits, as from nohup
-        script = f'{ignoring}exec "$@"'
-        process = subprocess.Popen(
-            ["sh", "-c", script, "-", sys.executable, "-m", "kiseki", *flags(tmp_path, server, "--concurrency=4")],
-            cwd=tmp_path,
-            env=environment(),
-            stdin=screen,
-            stdout=screen,
-            stderr=screen,
-            start_new_session=True,
-        )
-        os.close(screen)
-        wait_until(lambda: server.stats()["calls"] >= 20, process)
-        os.close(terminal)
-        process.send_signal(signal.SIGHUP)  # as the kernel does with the process that leads the session
-        assert process.wait(timeout=SECONDS) == (0 if nohup else 130)
-    run = tmp_path / "data/r"
-    done = outcomes(run)["completed"]
-    assert done == 60 if nohup else 0 < done < 60
-    assert len(read_rows(run / "trajectories.jsonl")) == done, "merged before it ends"
-
-
-@pytest.mark.parametrize("streams", [">&- 2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&1 | true"])
-def test_a_run_without_a_screen(tmp_path: Path, streams: str) -> None:
-    write_dataset(tmp_path / "p.jsonl", [{"prompt": f"p{number}"} for number in range(6)])
-    with MockServer(turns=0) as server:
-        more = flags(tmp_path, server, "--engine=processes", "--num_workers=2", "--verbose")
-        command = ["bash", "-c", f'set -o pipefail; "$0" "$@" {streams}', sys.executable, "-m", "kiseki", *more]
-        assert subprocess.run(command, cwd=tmp_path, env=environment(), timeout=SECONDS).returncode == 0
-    assert [row["prompt_index"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")] == list(range(6))
-    assert outcomes(tmp_path / "data/r") == {"completed": 6}
-
-
-@pytest.mark.parametrize(
-    ("streams", "argument", "status"),
-    [(">/dev/full", "--help", 1), (">&-", "--help", 0), ("2>/dev/full", "nonsense", 2), ("2>&-", "nonsense", 2)],
-)
-def test_an_answer_without_a_screen(tmp_path: Path, streams: str, argument: str, status: int) -> None:
-    command = ["sh", "-c", f'exec "$0" "$@" {streams}', sys.executable, "-m", "kiseki", argument]
-    buffered = environment(PYTHONUNBUFFERED="")
-    done = subprocess.run(command, cwd=tmp_path, env=buffered, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == status
-    assert done.stdout == ""
-    assert done.stderr == ("kiseki: No space left on device\n" if status == 1 else "")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_while_planning_and_while_merging(tmp_path: Path, number: signal.Signals) -> None:
-    run = tmp_path / "data/r"
-    run.mkdir(parents=True)
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}])
-    with MockServer(turns=0) as server:
-        process = start_kiseki(*flags(tmp_path, server, "--dataset_file=pipe.jsonl"), cwd=tmp_path)
-        with (tmp_path / "pipe.jsonl").open("w"):  # which waits for its reader: it is planning now
-            process.send_signal(number)
-            output, _ = process.communicate(timeout=SECONDS)
-        assert (process.returncode, output.count("interrupted"), len(output.splitlines())) == (130, 1, 1), output
-        assert_nothing_half_written(run)
-        # a merged file that cannot be begun holds the process up between the run and its end
-        os.mkfifo(run / "trajectories.jsonl.tmp")
-        process = start_kiseki(*flags(tmp_path, server), cwd=tmp_path)
-        assert process.stdout
-        while not process.stdout.readline().startswith("1/1"):
-            assert process.poll() is None
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=SECONDS)
-        assert (process.returncode, output.count("interrupted"), len(output.splitlines())) == (130, 1, 1), output
-        (run / "trajectories.jsonl.tmp").unlink(missing_ok=True)
-        kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path)
-        assert server.stats()["calls"] == 1
-    assert len(read_rows(run / "trajectories.jsonl")) == 1
 
 
 def test_a_lock_file_that_a_dead_process_of_another_host_left(tmp_path: Path) -> None:

@@ -154,11 +154,6 @@ def test_only_a_batch_is_told_to_resume(
         monkeypatch.setattr(f"kiseki.commands.{command}.main", stopped)
         return main([command]), capsys.readouterr().err
 
-    saved, goes_on = (
-        "; everything that was done is saved, --resume goes on",
-        "; what was done before is saved, a run goes on with --resume",
-    )
-    if command != "batch":
-        saved = goes_on = ""
+    saved = "; what was done before is saved, the same command with --resume goes on" if command == "batch" else ""
     assert stopped_by(KeyboardInterrupt()) == (130, f"kiseki: interrupted{saved}\n")
-    assert stopped_by(OSError(28, "No space left on device", "f")) == (1, f"kiseki: f: No space left on device{goes_on}\n")
+    assert stopped_by(OSError(28, "No space left on device", "f")) == (1, f"kiseki: f: No space left on device{saved}\n")
