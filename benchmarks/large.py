@@ -66,7 +66,7 @@ def huge(kind: str) -> Any:
     if kind == "list":
         return [f"{number:100}" for number in range(RESULT // 100)]
     block = "".join(SENTENCE.format(number) for number in range(1000))
-    text = (block * (RESULT // len(block) + 1))[:RESULT]
+    text: str = block * (RESULT // len(block))
     if kind == "object":
         return {"output": text, "exit_code": 0}
     if kind == "surrogates":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.large import huge
+from benchmarks.large import KINDS, huge
 from kiseki import ToolError, tool
 
 
@@ -19,4 +19,4 @@ async def result(kind: str) -> Any:
         raise ToolError(huge("text"))
     if kind == "exception":
         raise ValueError(huge("text"))
-    return huge(kind)
+    return huge(kind) if kind in KINDS else "that is long"

@@ -82,8 +82,9 @@ def test_a_model_that_is_not_there_stops_the_run(tmp_path: Path) -> None:
 
 def test_an_outage_costs_time_and_no_rollout(tmp_path: Path) -> None:
     prompts(tmp_path, 30)
-    with MockServer(turns=1, latency=0.05, fail_after=10, fail_kind="error_500", fail_for=14) as server:
-        done = kiseki(*flags(tmp_path, server, *WORKERS, "--max_attempts=1"), cwd=tmp_path)
+    with MockServer(turns=1, latency=0.3, fail_after=1, fail_kind="error_500", fail_for=14) as server:
+        # in one process, so that all twelve have asked before the first is answered
+        done = kiseki(*flags(tmp_path, server, "--concurrency=12", "--engine=inprocess", "--max_attempts=1"), cwd=tmp_path)
         stats = server.stats()
     assert statistics(tmp_path)["outcomes"]["completed"] == 30
     assert statistics(tmp_path)["attempts"] == 30, "no attempt was spent on it"

@@ -1,4 +1,4 @@
-"""What goes wrong between a run and whoever looks at it: a screen that is gone, closed or full, a terminal that hangs up, signals."""
+"""What goes wrong between a run and whoever looks: a screen that is gone, closed or full, a terminal that hangs up, signals."""
 
 from __future__ import annotations
 

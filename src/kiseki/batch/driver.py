@@ -32,8 +32,8 @@ from kiseki.views.filters import discard_reason
 
 LINGER = 0.02
 """Seconds that the first outcome of a group waits for others: one sync of the disk then serves them all."""
-MAX_UNCOMMITTED = 500
-"""Outcomes waiting for the disk before no more rollouts are started."""
+MAX_UNCOMMITTED, MAX_UNCOMMITTED_BYTES = 500, 100_000_000
+"""Outcomes waiting for the disk, and their records' size, before no more rollouts are started."""
 STOP_GRACE = 5.0
 """Seconds that running rollouts get to finish after the first Ctrl-C."""
 COMMIT_SECONDS = 1.0
@@ -100,6 +100,7 @@ class Driver:
         self._detail = detail
         self._disk = ThreadPoolExecutor(1, "ledger")  # the ledger belongs to this thread while the run goes
         self._ended: list[tuple[Flight, Attempt]] = []  # not committed yet
+        self._ended_bytes = 0  # of their records
         self._decisions: list[Decision] = []  # neither
         self._suspects: list[tuple[int, int]] = []  # nor these
         self._arrived = asyncio.Event()  # something is to be committed
@@ -130,9 +131,12 @@ class Driver:
             self._arrived.set()
             try:
                 await committer
-                await self._write([])
             finally:
-                self._disk.shutdown()
+                # once more, also after an error: it may have been a view's, or the room or the lock is there by now
+                try:
+                    await self._write([(flight.rollout.rollout_id, attempt) for flight, attempt in self._ended])
+                finally:
+                    self._disk.shutdown()
 
     def stop(self) -> None:
         """Admit nothing more; what runs gets `STOP_GRACE` seconds, then it is cancelled (and leaves no trace)."""
@@ -157,7 +161,7 @@ class Driver:
         page: Iterator[OpenRollout] = iter(())
         more = True
         while not (self._schedule.stopping or self._admission.budget_spent):
-            if len(self._ended) > MAX_UNCOMMITTED:
+            if self._disk_is_behind():
                 self._committed.clear()
                 await self._committed.wait()
             elif flight := self._schedule.due(time.monotonic()):
@@ -215,7 +219,12 @@ class Driver:
 
     def _end(self, flight: Flight, attempt: Attempt) -> None:
         self._ended.append((flight, attempt))
+        self._ended_bytes += len(attempt.record)
         self._arrived.set()
+
+    def _disk_is_behind(self) -> bool:
+        too_much = len(self._ended) > MAX_UNCOMMITTED or self._ended_bytes > MAX_UNCOMMITTED_BYTES
+        return too_much or bool(self._ended and self._ledger.held)
 
     def _lost(self, flight: Flight, why: str) -> None:
         """A rollout whose worker died. Once may be a neighbour's doing: it is tried again alone. Alone it was its own."""
@@ -265,6 +274,7 @@ class Driver:
         group = self._ended[:]
         await self._write([(flight.rollout.rollout_id, attempt) for flight, attempt in group])
         del self._ended[: len(group)]
+        self._ended_bytes -= sum(len(attempt.record) for _, attempt in group)
         self._committed.set()
         ended_batches = [batch for flight, attempt in group if (batch := self._account(flight, attempt)) is not None]
         self._changed.set()
@@ -285,9 +295,9 @@ class Driver:
             decisions=tuple(self._decisions),
             suspects=tuple(self._suspects),
         )
-        self._decisions.clear()
-        self._suspects.clear()
         await self._on_disk(lambda: self._ledger.commit(lines, session))
+        del self._decisions[: len(session.decisions)]
+        del self._suspects[: len(session.suspects)]
 
     def _account(self, flight: Flight, attempt: Attempt) -> int | None:
         """Count a committed attempt. Returns its batch if that has ended with it."""

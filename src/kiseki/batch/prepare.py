@@ -153,7 +153,8 @@ def find_differences(old: RunInfo, new: RunInfo) -> Iterator[str]:
     """What of two configurations makes two kinds of rows, each as `field: old → new`."""
     for field in new.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
-        if field in MAY_CHANGE or before == after:
+        from_older_version = field == "tools" and isinstance(before, str)  # one hash, that cannot be compared with many
+        if field in MAY_CHANGE or before == after or from_older_version:
             continue
         if isinstance(before, dict) and isinstance(after, dict):  # name → what it is
             changed = {name: (before.get(name), after.get(name)) for name in {**before, **after}}

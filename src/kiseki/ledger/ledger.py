@@ -68,6 +68,8 @@ class Ledger:
         self.db = connection
         self._lock = lock
         self.session_id = 0
+        self.held = False
+        """Another program holds it, or held it when a write was given up."""
         self.waiting: Callable[[str], None] = lambda line: None
         """Is told, from whichever thread writes, when another program holds the ledger."""
 
@@ -127,7 +129,9 @@ class Ledger:
             path = self.folder / LEDGER_NAME
             self.waiting(f"another program holds {path}; waiting up to {BUSY_SECONDS:g} s for it to let go")
             self._set_patience(BUSY_SECONDS)
+            self.held = True
             self.db.execute("BEGIN IMMEDIATE")
+            self.held = False
         finally:
             self._set_patience(BUSY_SECONDS)
 

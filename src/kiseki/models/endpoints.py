@@ -335,7 +335,11 @@ def check_settings(settings: ModelSettings) -> None:
         raise UsageError("--base_url must not hold a query (?…) or a fragment (#…): the paths of the API are put behind it.")
     if not settings.api_key.isprintable() or not settings.api_key.isascii() or settings.api_key != settings.api_key.strip():
         raise UsageError("The API key has characters that no HTTP header can carry (a line break, a space at an end?).")
-    positive = {"--max_tokens": settings.max_tokens, "--call_timeout": settings.call_timeout}
+    positive = {
+        "--max_tokens": settings.max_tokens,
+        "--call_timeout": settings.call_timeout,
+        "stream_timeout": settings.stream_timeout,
+    }
     for name, value in positive.items():
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be above 0, not {value}.")

@@ -110,7 +110,6 @@ class OpenAIChat:
 
         session = self._session or self._open()
         started, clock = time.time(), time.perf_counter()
-        streamed: StreamedReply | None = None
         try:
             data = body if len(body) <= LARGE_BODY else io.BytesIO(body)
             post = session.post(self._url, data=data, headers=self._key, proxy=self._proxy, allow_redirects=False)
@@ -119,15 +118,12 @@ class OpenAIChat:
                     raise error_of_status(response.status, response.headers, await _read(response, ERROR_BYTES), time.time())
                 rate = parse_rate(response.headers, started)
                 if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
-                    streamed = StreamedReply()
-                    answer = await _read_stream(response, streamed, self.settings.stream_timeout)
+                    answer = await _read_stream(response, self.settings)
                 else:
                     answer = decode_completion(await _read(response, MAX_ANSWER, more=BadResponse(TOO_LARGE)))
         except aiohttp.ConnectionTimeoutError as error:
             raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.", sent=False) from error
         except TimeoutError as error:
-            if streamed is not None and streamed.begun:
-                raise StreamStalled(f"{self._url} began an answer and stopped in the middle of it.") from error
             raise ProviderTimeout(f"No whole answer from {self._url} within {self.settings.call_timeout:g} s.") from error
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             raise BadResponse(f"The answer of {self._url} was cut short or is no HTTP: {error}") from error
@@ -176,14 +172,24 @@ async def _read(response: aiohttp.ClientResponse, most: int, more: ProviderError
     return parts[0] if len(parts) == 1 else b"".join(parts)[:most]
 
 
-async def _read_stream(response: aiohttp.ClientResponse, reply: StreamedReply, timeout: float) -> WireCompletion:
-    """The whole answer of a streamed one, or the chunk that says what went wrong. Raises `TimeoutError` when, once it has begun,
-    nothing comes for `timeout` seconds."""
+async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings) -> WireCompletion:
+    """The whole answer of a streamed one, or the chunk that says what went wrong.
+
+    Raises `StreamStalled` where it began and then nothing came any more, `TimeoutError` where it was only too slow.
+    """
+    reply = StreamedReply()
+    heard = time.perf_counter()
     while True:
-        async with asyncio.timeout(timeout if reply.begun else None):
-            data = await response.content.readany()
+        try:
+            async with asyncio.timeout(settings.stream_timeout if reply.begun else None):
+                data = await response.content.readany()
+        except TimeoutError as error:
+            if reply.begun and time.perf_counter() - heard >= min(settings.stream_timeout, settings.call_timeout / 2):
+                raise StreamStalled(f"{response.url} began an answer and stopped in the middle of it.") from error
+            raise
         if not data:
             break
+        heard = time.perf_counter()
         reply.feed(data)
         if reply.ended:
             with contextlib.suppress(TimeoutError):

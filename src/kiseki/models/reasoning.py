@@ -106,12 +106,13 @@ def _closing(content: str, tag: str, start: int) -> int:
 
 def _unquoted(content: str, tag: str, start: int) -> int:
     """Where `tag` first stands for itself; -1 if it is nowhere, or only spoken of: in quotation marks, in code, as a word."""
-    at = content.find(tag, start)
+    rest = content[start:]
+    code = _Code(rest)
+    at = rest.find(tag)
     while at >= 0:
-        around = content[start:at][-1:], content[at + len(tag) : at + len(tag) + 1]
-        if not _spoken_of(*around) and not _in_code(content[start:at]):
-            return at
-        at = content.find(tag, at + len(tag))
+        if not _spoken_of(rest[max(at - 1, 0) : at], rest[at + len(tag) : at + len(tag) + 1]) and not code.open_at(at):
+            return start + at
+        at = rest.find(tag, at + len(tag))
     return -1
 
 
@@ -122,25 +123,40 @@ def _spoken_of(before: str, after: str) -> bool:
     return (before in _QUOTES and after in _QUOTES) or (before == " " and after in _AFTER_A_WORD)
 
 
-def _in_code(before: str) -> bool:
-    """Whether the text so far leaves a code fence open, or an inline code span on its last line."""
-    if len(_FENCE.findall(before)) % 2:
-        return True
-    return before[before.rfind("\n") + 1 :].count("`") % 2 == 1
+class _Code:
+    """Where code stands open in a text, asked from its beginning to its end; every part is read once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._read = 0
+        self._fences = 0
+        self._ticks = 0  # on the line so far
+
+    def open_at(self, end: int) -> bool:
+        """Whether the text up to `end` leaves a code fence open, or an inline code span on its last line. `end` must not be
+        before the last one that was asked for."""
+        text, read = self._text, self._read
+        self._fences += len(_FENCE.findall(text, read, end))
+        line = text.rfind("\n", read, end) + 1
+        self._ticks = text.count("`", line, end) if line else self._ticks + text.count("`", read, end)
+        self._read = end
+        return self._fences % 2 == 1 or self._ticks % 2 == 1
 
 
 def _take_scratchpads(content: str, found: list[str], cut_short: bool) -> str:
     """`content` without its scratchpads, which are added to `found`."""
 
+    code = _Code(content)
+
     def take(match: re.Match[str]) -> str:
-        if _in_code(content[: match.start()]):
+        if code.open_at(match.start()):
             return match[0]
         found.append(match[1])
         return ""
 
     rest = _SCRATCHPAD.sub(take, content)
     head, opened, tail = rest.partition(_SCRATCHPAD_OPEN)
-    if opened and cut_short and not _in_code(head):
+    if opened and cut_short and not _Code(head).open_at(len(head)):
         found.append(tail)
         rest = head
     return rest
