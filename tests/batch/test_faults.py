@@ -106,7 +106,7 @@ def assert_nothing_half_written(folder: Path) -> None:
 
 def test_a_full_disk(tmp_path: Path, disk: Disk) -> None:
     run, data = disk.root / "r", tmp_path / "p.jsonl"
-    with MockServer(turns=0) as server:
+    with MockServer(turns=0, latency=0.05) as server:
         # while planning
         write_dataset(data, [{"prompt": f"{number} {'long ' * 500}"} for number in range(2000)])
         failed = disk.kiseki(*flags(tmp_path, server), cwd=tmp_path, status=1)

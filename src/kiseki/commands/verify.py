@@ -50,8 +50,8 @@ def main(argv: Sequence[str]) -> int:
     console = Console(stderr=True) if flags.list else stdout
     try:
         ledger = open_ledger(folder, create=False)
-    except (LedgerError, UnicodeDecodeError) as error:  # the latter in words of SQLite's that quote what is damaged
-        cause = error.__cause__ or error
+    except LedgerError as error:
+        cause = error.__cause__
         if not isinstance(cause, (sqlite3.DatabaseError, UnicodeDecodeError)):
             raise
         return _report(console, folder, unreadable(cause))

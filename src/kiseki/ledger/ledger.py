@@ -53,6 +53,15 @@ _IS_DONE = "r.outcome IN ('completed', 'partial')"
 
 NEW_SESSION = SessionState()
 
+# by name: in a ledger that began with version 1 the newer columns come last
+_ATTEMPT_COLUMNS = (
+    *("rollout_id", "session_id", "attempt", "outcome", "reason", "error_class", "error"),
+    *("started", "seconds", "model_seconds", "tool_seconds", "api_calls"),
+    *("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cost"),
+    *("assistant_turns", "reasoning_turns", "unknown_tools", "tool_counts", "tool_timeouts", "redacted", "config", "record"),
+)
+_NEW_ATTEMPT = f"INSERT INTO attempts ({', '.join(_ATTEMPT_COLUMNS)}) VALUES ({', '.join('?' * len(_ATTEMPT_COLUMNS))})"
+
 _decode_prompt = msgspec.msgpack.Decoder(Prompt).decode
 _to_json = msgspec.json.encode
 
@@ -201,13 +210,13 @@ class Ledger:
             "UPDATE rollouts SET attempts = attempts + 1 WHERE id = ? RETURNING attempts", (rollout_id,)
         ).fetchone()
         cursor = self.db.execute(
-            "INSERT INTO attempts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _NEW_ATTEMPT,
             (
                 *(rollout_id, self.session_id, number, s.outcome, s.reason, s.error_class, s.error),
                 *(s.started, s.seconds, s.model_seconds, s.tool_seconds, s.api_calls),
                 *(use.prompt_tokens, use.completion_tokens, use.reasoning_tokens, use.cached_tokens, use.cost),
                 *(s.assistant_turns, s.reasoning_turns, _to_json(s.unknown_tools).decode()),
-                *(_to_json(s.tool_counts).decode(), attempt.record, s.tool_timeouts, s.redacted, s.config),
+                *(_to_json(s.tool_counts).decode(), s.tool_timeouts, s.redacted, s.config, attempt.record),
             ),
         )
         # a late failure never replaces an outcome that was already paid for
@@ -275,6 +284,9 @@ def open_ledger(folder: Path, *, create: bool) -> Ledger:
     except sqlite3.DatabaseError as error:
         os.close(lock)
         raise in_words(folder, error) from error
+    except UnicodeDecodeError as error:  # in words of SQLite's that cite what is damaged
+        os.close(lock)
+        raise _damaged(folder, str(error)) from error
     except LedgerError:
         os.close(lock)
         raise

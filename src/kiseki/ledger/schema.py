@@ -91,10 +91,10 @@ CREATE TABLE attempts (
   reasoning_turns INTEGER NOT NULL,
   unknown_tools TEXT NOT NULL,       -- JSON list of names that are no tool of the run
   tool_counts TEXT NOT NULL,         -- JSON object: tool -> [calls, failures]
-  record BLOB NOT NULL,              -- trajectory.record.encode_record
   tool_timeouts INTEGER NOT NULL DEFAULT 0,
   redacted INTEGER NOT NULL DEFAULT 0,   -- secrets taken out of tool results
-  config TEXT NOT NULL DEFAULT ''    -- hash of the configuration, "" where it is not known
+  config TEXT NOT NULL DEFAULT '',   -- hash of the configuration, "" where it is not known
+  record BLOB NOT NULL               -- trajectory.record.encode_record; last, since reading past it means reading all of it
 );
 CREATE INDEX attempts_rollout ON attempts (rollout_id);
 

@@ -30,7 +30,7 @@ def pack(record: Record) -> bytes:
 def compress(packed: bytes) -> bytes:
     """What takes most of the time, and leaves the interpreter to other threads meanwhile."""
     if not hasattr(_local, "compress"):
-        _local.compress = zstandard.ZstdCompressor(level=LEVEL).compress
+        _local.compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress
     compressed: bytes = _local.compress(packed)
     return compressed
 
@@ -41,7 +41,7 @@ def decode_record(data: bytes) -> Record:
         _local.decompress = zstandard.ZstdDecompressor().decompress
     try:
         return _decode(_local.decompress(data))
-    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+    except (zstandard.ZstdError, msgspec.DecodeError, MemoryError) as error:  # the last for a size that is damaged
         raise ValueError(f"a record cannot be read: {error}") from error
 
 
