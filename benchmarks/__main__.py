@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 4 minutes for all."""
+"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 6 minutes for all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.figures import Result, load, machine, show, today
 
-NAMES = ("calls", "concurrency", "sandbox", "startup", "plan", "progress")
+NAMES = ("calls", "concurrency", "sandbox", "startup", "plan", "progress", "memory", "large")
 LOG_WIDTH = 160
 """Columns where stdout is no terminal."""
 

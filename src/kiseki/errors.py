@@ -124,6 +124,10 @@ class RunStopped(NotAdmitted):
     """The endpoint is no use any more (bad key, no credit, nothing but failures): the run has been stopped."""
 
 
+NO_OUTCOME = (BudgetSpent.__name__, RunStopped.__name__)
+"""Error classes of rollouts that the run did not want to go on with: they are as if they had not run."""
+
+
 class PromptBudgetSpent(KisekiError):
     """One rollout's own budget does not cover its next call."""
 

@@ -77,7 +77,7 @@ def test_a_model_that_is_not_there_stops_the_run(tmp_path: Path) -> None:
     with MockServer(turns=0, faults={"bad_request": 1.0}) as server:
         stopped = kiseki(*flags(tmp_path, server, *WORKERS), cwd=tmp_path, status=1)
         assert server.stats()["calls"] < 60
-    assert "the endpoint refuses" in stopped.stderr
+    assert "the endpoint has refused the last 20 calls" in stopped.stderr
 
 
 def test_an_outage_costs_time_and_no_rollout(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def test_every_rollout_ends_once_and_every_batch_with_its_last(
             number = flight.rollout.rollout_id
             end = ends[number].pop(0) if ends[number] else "done"
             if end == "lost" and not flight.alone:
-                schedule.again_alone(now, flight)
+                schedule.again(now, msgspec.structs.replace(flight, alone=True))
                 continue
             if end == "lost":
                 lost_alone.add(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -291,8 +292,16 @@ def test_a_call_that_is_turned_away_for_too_long_fails() -> None:
 
 def test_where_no_call_is_served_any_more_the_run_is_stopped() -> None:
     time = FakeTime()
-    with MockServer(fail_after=1, fail_kind="error_503") as server, pytest.raises(RunStopped, match=r"no model call.*HTTP 503"):
-        ask(server, time=time, provider_patience=1000.0)
+    with MockServer(fail_after=1, fail_kind="error_503") as server:
+
+        async def use(client: AskedModel) -> None:
+            calls = [client.complete(ChatRequest((Message("user", text),))) for text in ("one", "two")]
+            for error in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(error, RunStopped | ProviderOverloaded)
+                if isinstance(error, RunStopped):
+                    assert re.match("no model call.*HTTP 503", str(error))
+
+        with_client(server.base_url, use, time=time, provider_patience=1000.0)
     assert BREAKER_PATIENCE <= time.now <= 2 * BREAKER_PATIENCE
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiseki.models.breaker import HOLD_AFTER, LONGEST_PROBE_PAUSE, REFUSALS, WINDOW, Breaker
+from kiseki.models.breaker import HOLD_AFTER, LEAST_HELD, LONGEST_PROBE_PAUSE, REFUSED_AT_FIRST, REFUSED_LATER, Breaker
 from kiseki.models.calls import CallEnd
 
 Kind = Literal["ok", "limited", "transient", "refused", "denied", "dropped"]
@@ -22,8 +22,8 @@ events = st.lists(st.one_of(st.integers(1, 20), ended, st.floats(0, 200)), max_s
 class Endpoint:
     """A breaker, the calls that are under way, and a clock."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self.breaker = Breaker(patience)
+    def __init__(self, patience: float = PATIENCE, *, at_once: int = 100, works: bool = False) -> None:
+        self.breaker = Breaker(patience, at_once=at_once, works=works)
         self.now = 0.0
         self.under_way: list[bool] = []
         """Of each whether it is a probe."""
@@ -38,7 +38,9 @@ class Endpoint:
     def end(self, at: int, kind: Kind, again: bool = False) -> list[str]:
         """End one. Returns the kinds of what was decided."""
         end = CallEnd(kind, words=f"the words of {kind}")
-        return [change.kind for change in self.breaker.end(self.now, end, again=again, probe=self.under_way.pop(at))]
+        probe = self.under_way.pop(at)
+        changes = self.breaker.end(self.now, end, again=again, probe=probe, others=len(self.under_way))
+        return [change.kind for change in changes]
 
     def call(self, kind: Kind, again: bool = False) -> list[str]:
         assert self.start() == 0.0
@@ -55,6 +57,7 @@ def test_whatever_happens(played: list[int | tuple[int, Kind, bool] | float]) ->
     endpoint = Endpoint()
     breaker = endpoint.breaker
     failing_since: float | None = None
+    turned_away = 0
     for event in played:
         stopped = breaker.stopped
         if isinstance(event, int):
@@ -65,13 +68,15 @@ def test_whatever_happens(played: list[int | tuple[int, Kind, bool] | float]) ->
         elif endpoint.under_way:
             kind = event[1]
             changes = endpoint.end(event[0] % len(endpoint.under_way), kind, event[2])
+            turned_away += kind == "limited" and not event[2]
             if kind == "ok":
-                failing_since = None
+                failing_since, turned_away = None, 0
                 assert not breaker.held
             elif kind != "dropped" and failing_since is None:
                 failing_since = endpoint.now
-            fails = kind in ("limited", "transient") and failing_since is not None
-            assert ("stop" in changes) == (not stopped and fails and endpoint.now - (failing_since or 0.0) >= PATIENCE)
+            lasts = endpoint.now - (failing_since or 0.0) >= PATIENCE
+            fails = breaker.held if kind == "transient" else kind == "limited" and turned_away > 1 and not endpoint.under_way
+            assert ("stop" in changes) == (not stopped and fails and lasts)
             assert bool(stopped or "stop" in changes) == bool(breaker.stopped)
         assert sum(endpoint.under_way) <= 1
         seconds = breaker.wait(endpoint.now)
@@ -157,21 +162,43 @@ def test_patience() -> None:
     assert endpoint.breaker.stopped == "no model call has succeeded for 300 s; the last said: the words of limited"
 
 
-def test_refusals_stop_only_where_they_are_the_rule() -> None:
-    least, _ = REFUSALS
+def test_one_call_that_fails_for_long_stops_nobody() -> None:
+    """Two stalls of one prompt are farther apart than the patience, and so are two refusals between calls of ten minutes."""
+    for kind in ("transient", "limited"):
+        endpoint = Endpoint(at_once=1)
+        assert endpoint.call(kind) == []
+        endpoint.now += 10 * PATIENCE
+        assert endpoint.call(kind, again=True) == []
     endpoint = Endpoint()
-    for _ in range(least - 1):
+    endpoint.start()
+    for _ in range(3):
+        assert endpoint.call("limited") == []
+        endpoint.now += PATIENCE
+    assert endpoint.breaker.stopped == "", "the endpoint works on another"
+
+
+def test_few_at_once_are_held_sooner() -> None:
+    endpoint = Endpoint(at_once=5)
+    assert [endpoint.call("transient") for _ in range(5)][-1] == ["hold"]
+    endpoint = Endpoint(at_once=1)
+    assert [endpoint.call("transient") for _ in range(LEAST_HELD)][-1] == ["hold"]
+
+
+def test_refusals_stop_only_where_they_are_the_rule() -> None:
+    endpoint = Endpoint()
+    for _ in range(REFUSED_AT_FIRST - 1):
         assert endpoint.call("refused") == []
     assert endpoint.call("refused") == ["stop"]
-    assert "refuses 20 of the last 20" in endpoint.breaker.stopped
+    assert "has refused the last 20 calls" in endpoint.breaker.stopped
     assert "the words of refused" in endpoint.breaker.stopped
 
-    endpoint = Endpoint()
+    answered = Endpoint()
     for number in range(1000):
-        endpoint.call("ok" if number % 4 == 0 else "refused")  # three quarters are refused
-    assert endpoint.breaker.stopped == ""
-    refused = 0
-    while not endpoint.breaker.stopped:
-        endpoint.call("refused")
-        refused += 1
-    assert refused < WINDOW
+        answered.call("ok" if number % 40 == 0 else "refused")
+    before = Endpoint(works=True)
+    for endpoint in (answered, before):
+        assert endpoint.breaker.stopped == ""
+        endpoint.call("ok")
+        for _ in range(REFUSED_LATER - 1):  # the tail of a dataset may be so
+            assert endpoint.call("refused") == []
+        assert endpoint.call("refused") == ["stop"]

@@ -126,5 +126,3 @@ def test_what_fits(fields: dict[str, Any], need: Need, allowed: str) -> None:
 def test_words() -> None:
     budget = Budget(max_cost=2.5, max_tokens=2_000_000, spent=Need(1.23456, 1_234_567))
     assert budget.words() == "$1.2346 of --max_cost=$2.5 and 1,234,567 of --max_total_tokens=2,000,000"
-    assert budget.is_set
-    assert not Budget().is_set

@@ -121,7 +121,7 @@ class AIAgent:
         self.model = with_api_key(settings, os.environ)
         own = [each for item in tools for each in _own_tools(item)]
         self.toolsets = _choose_toolsets(enabled_toolsets, disabled_toolsets, own)
-        self.tools = ToolsOfRollout(load_tools(self.toolsets, own))
+        chosen = load_tools(self.toolsets, own)
         reap_orphans()
         self._settings = RolloutSettings(
             model=self.model,
@@ -130,10 +130,11 @@ class AIAgent:
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,
             prefill=read_messages(prefill_messages, "prefill_messages"),
-            run_tools=tuple(each.name for each in self.tools.toolbox.schemas),
+            run_tools=tuple(each.name for each in chosen),
             pass_seed=seed is not None,
             redact=redact,
         )
+        self.tools = ToolsOfRollout(chosen, self._settings)
         self._seed = seed or 0
         self._output = Path(output_dir) if save_trajectories else None
 

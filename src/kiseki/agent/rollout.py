@@ -24,7 +24,7 @@ from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
-from kiseki.tools.redact import Secrets, redact, secrets_of
+from kiseki.tools.redact import redact, secrets_of
 from kiseki.tools.registry import Tool, Toolbox, ToolContext, is_cancelled
 from kiseki.tools.running import leave
 from kiseki.trajectory.text import clean_text
@@ -66,22 +66,14 @@ class RolloutSettings(msgspec.Struct, frozen=True, tag=True):
 class ToolsOfRollout:
     """The tools of one combination of toolsets: made once per worker and combination, shared by its rollouts."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], settings: RolloutSettings) -> None:
         tools = list(tools)
-        self._tools = tools
-        self._guarded: tuple[Toolbox, Secrets] | None = None
-        self.toolbox = Toolbox(tools)
+        self.secrets = secrets_of(settings.model.api_key, os.environ)
+        """The run's own: the model's key and what this process has in its environment."""
+        self.toolbox = Toolbox(tools, self.secrets if settings.redact else None)
         self.needs_sandbox = any(each.takes_context for each in tools)
         self.json = tools_json(tools)
         self.hash = hashlib.blake2b(self.json.encode(), digest_size=16).hexdigest()
-
-    def guarded(self, settings: RolloutSettings) -> tuple[Toolbox, Secrets]:
-        """The toolbox that keeps the run's secrets, and those: the model's key and what this process has in its environment,
-        as they were at the first call."""
-        if self._guarded is None:
-            secrets = secrets_of(settings.model.api_key, os.environ)
-            self._guarded = Toolbox(self._tools, secrets if settings.redact else None), secrets
-        return self._guarded
 
 
 def tools_json(tools: Iterable[Tool]) -> str:
@@ -100,7 +92,6 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
     error: BaseException | None = None
     deadline = Deadline(settings.prompt_timeout)
     described: dict[str, str] = {}
-    toolbox, secrets = tools.guarded(settings)
     try:
         async with deadline.running():
             if tools.needs_sandbox:
@@ -108,7 +99,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
                 described = sandbox.describe()
             outcome, reason = await run_agent(
                 model,
-                toolbox,
+                tools.toolbox,
                 ToolContext(sandbox) if sandbox else None,
                 trace,
                 opening=opening_messages(settings.ephemeral_system_prompt, settings.prefill, spec.prompt),
@@ -150,7 +141,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
         tool_runs=tuple(trace.tool_runs),
         unknown_tools=tuple(sorted(called.difference(settings.run_tools))),
         error_class="" if error is None else type(error).__name__,
-        error="" if error is None else redact(clean_text(str(error)), secrets)[0][:ERROR_CHARS],
+        error="" if error is None else redact(clean_text(str(error)), tools.secrets)[0][:ERROR_CHARS],
         # a bug of ours is tried again too: most that get this far are races, and attempts are bounded
         retryable=error is not None and (error.retryable if isinstance(error, KisekiError) else True),
         started=started,

@@ -19,12 +19,12 @@ import msgspec
 from kiseki.batch.engines import Engine, Lost, Result
 from kiseki.batch.plan import draw_seed, rollout_key
 from kiseki.batch.schedule import Flight, Schedule
-from kiseki.errors import BudgetSpent, RunStopped, WorkerDied
+from kiseki.errors import NO_OUTCOME, WorkerDied
 from kiseki.ledger.ledger import PAGE, Ledger
 from kiseki.ledger.schema import POISON
 from kiseki.ledger.types import Attempt, Decision, OpenRollout, SessionState
 from kiseki.models.admission import Admission
-from kiseki.models.rate_limit import Change
+from kiseki.models.calls import Change
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.types import Record, RolloutSpec
 from kiseki.views.build import Views
@@ -37,9 +37,7 @@ MAX_UNCOMMITTED, MAX_UNCOMMITTED_BYTES = 500, 100_000_000
 STOP_GRACE = 5.0
 """Seconds that running rollouts get to finish after the first Ctrl-C."""
 COMMIT_SECONDS = 1.0
-"""Between two commits at most while anything is spent: what a kill can hide from the budget."""
-NO_OUTCOME = (BudgetSpent.__name__, RunStopped.__name__)
-"""Error classes of rollouts that the run did not want to go on with: they are as if they had not run."""
+"""Between two commits at most while anything is spent: how far back a kill sets what the next session knows of it."""
 CHECKPOINT_SHARE = 0.02
 """Of the run's time that writing checkpoints may take: their cost grows with the run, so their number must not."""
 
@@ -87,8 +85,7 @@ class Driver:
         self._ledger = ledger
         self._engine = engine
         self._admission = admission
-        self._spent_before = admission.budget.spent
-        self._spent_committed = admission.budget.spent
+        self._spent_before = self._committed_worst = admission.budget.at_worst
         self._views = views
         self._schedule = Schedule(batches, max_attempts)
         self._draw = draw
@@ -107,6 +104,7 @@ class Driver:
         self._changed = asyncio.Event()  # something was committed or lost, so the next spec may be due
         self._committed = asyncio.Event()  # a group is on the disk
         self._closing = False
+        self._killed = False
         self._rollouts: asyncio.Task[None] | None = None
         self._checkpoint_due = 0.0
         self._began = time.monotonic()
@@ -125,10 +123,12 @@ class Driver:
             if not self._schedule.stopping:
                 raise
         finally:
-            await self._engine.close()
-            self._admission.close()
-            self._closing = True
-            self._arrived.set()
+            try:
+                await self._engine.close()
+            finally:
+                self._admission.close()
+                self._closing = True
+                self._arrived.set()
             try:
                 await committer
             finally:
@@ -146,7 +146,7 @@ class Driver:
 
     def stop_now(self) -> None:
         """Cancel what runs; what has ended is still committed."""
-        self._schedule.stopping = True
+        self._schedule.stopping = self._killed = True
         self._engine.kill()
         self._cancel()
 
@@ -211,7 +211,7 @@ class Driver:
         flight = self._schedule.land(result.key)
         self.tally.running = self._schedule.flying
         if isinstance(result, Lost):
-            self._lost(flight, result.why)
+            self._lost(flight, result)
         elif result.summary.error_class in NO_OUTCOME:
             self._changed.set()
         else:
@@ -226,18 +226,20 @@ class Driver:
         too_much = len(self._ended) > MAX_UNCOMMITTED or self._ended_bytes > MAX_UNCOMMITTED_BYTES
         return too_much or bool(self._ended and self._ledger.held)
 
-    def _lost(self, flight: Flight, why: str) -> None:
+    def _lost(self, flight: Flight, lost: Lost) -> None:
         """A rollout whose worker died. Once may be a neighbour's doing: it is tried again alone. Alone it was its own."""
         self._changed.set()
-        if self._schedule.stopping:  # its worker was ended by us
+        if self._killed:  # its worker was ended by us
             return
-        self._log(f"a worker {why} with prompt {flight.rollout.prompt.index} in it")
-        if flight.alone:
+        self._log(f"a worker {lost.why} with prompt {flight.rollout.prompt.index} in it")
+        if not lost.began:
+            self._schedule.again(time.monotonic(), flight)
+        elif flight.alone:
             self._suspects.append((flight.rollout.rollout_id, POISON))
-            self._end(flight, _lost_attempt(self._spec(flight), why))
+            self._end(flight, _lost_attempt(self._spec(flight), lost.why))
         else:
             self._suspects.append((flight.rollout.rollout_id, 1))
-            self._schedule.again_alone(time.monotonic(), flight)
+            self._schedule.again(time.monotonic(), msgspec.structs.replace(flight, alone=True))
             self._arrived.set()
 
     def _decided(self, change: Change) -> None:
@@ -261,9 +263,7 @@ class Driver:
                 self._arrived.clear()
                 if not self._closing:
                     await asyncio.sleep(LINGER)
-                spent = self._admission.budget.spent
-                if self._ended or self._decisions or self._suspects or spent != self._spent_committed:
-                    self._spent_committed = spent
+                if self._ended or self._decisions or self._suspects or self._admission.budget.at_worst != self._committed_worst:
                     await self._commit()
         except Exception:
             self._schedule.stopping = True
@@ -287,7 +287,7 @@ class Driver:
 
     async def _write(self, lines: list[tuple[int, Attempt]]) -> None:
         """One transaction: these attempts, and everything else that there is to say by now."""
-        spent, before = self._admission.budget.spent, self._spent_before
+        spent, before = self._admission.budget.at_worst, self._spent_before
         session = SessionState(
             seconds=time.monotonic() - self._began,
             cost=spent.cost - before.cost,
@@ -296,6 +296,7 @@ class Driver:
             suspects=tuple(self._suspects),
         )
         await self._on_disk(lambda: self._ledger.commit(lines, session))
+        self._committed_worst = spent
         del self._decisions[: len(session.decisions)]
         del self._suspects[: len(session.suspects)]
 

@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Protocol
 
@@ -26,12 +26,13 @@ from kiseki.batch.worker import Worker
 from kiseki.errors import NotAdmitted, WorkersFailed
 from kiseki.ledger.types import Attempt
 from kiseki.models.admission import Admission, Admitted, LocalDoor
-from kiseki.models.calls import DROPPED
 from kiseki.sandboxes.factory import reap
 from kiseki.trajectory.types import RolloutSpec
 
 MAX_RESTARTS = 5
-"""Workers that may die in a row, none of them having finished anything, before the run gives up."""
+"""Workers that may die in a row while they start before the run gives up."""
+STARTING = 5
+"""Times as long may a worker take to start: it imports what a user's tools import."""
 STOP_SECONDS = 10.0
 """What a worker gets to close its sandboxes before it is killed."""
 
@@ -46,6 +47,8 @@ class Lost(msgspec.Struct, frozen=True):
 
     key: str
     why: str = "died"
+    began: bool = True
+    """Whether the worker had come so far as to run it: if not, its death is no prompt's doing."""
 
 
 Result = Attempt | Lost
@@ -72,7 +75,6 @@ class InProcess:
     def __init__(self, settings: RolloutSettings, admission: Admission, concurrency: int) -> None:
         self._worker = Worker(settings, LocalDoor(admission))
         self._concurrency = concurrency
-        self._running: set[asyncio.Task[None]] = set()
 
     async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
         free = asyncio.Semaphore(self._concurrency)
@@ -83,20 +85,17 @@ class InProcess:
             finally:
                 free.release()
 
-        await free.acquire()  # first room, then a spec: none is taken that has to wait
-        async for spec in specs:
-            task = asyncio.create_task(one(spec))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-            await free.acquire()
+        with _unwrapped():
+            async with asyncio.TaskGroup() as rollouts:
+                await free.acquire()  # first room, then a spec: none is taken that has to wait
+                async for spec in specs:
+                    rollouts.create_task(one(spec))
+                    await free.acquire()
 
     def kill(self) -> None:
         """Nothing to do: tasks of this process are cancelled as quickly either way."""
 
     async def close(self) -> None:
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
         await self._worker.close()
 
 
@@ -111,7 +110,8 @@ class _Process:
         self.given: set[str] = set()
         self.calls: set[int] = set()
         """Of its model calls, those that wait to be let in or have been."""
-        self.finished = 0
+        self.ready = False
+        """It has shown a sign of life: whatever is imported is imported, and rollouts run."""
         self.heard = time.monotonic()
         self.why = "died"
         """What happened to it, should it end too early."""
@@ -142,13 +142,17 @@ class Processes:
         self._started = 0
 
     async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
-        try:
+        with _unwrapped():
             async with asyncio.TaskGroup() as tasks:
                 readers = [tasks.create_task(self._watch())]
                 worker = await self._roomy(tasks, readers, give)  # first room, then a spec: none is taken that has to wait
                 async for spec in specs:
                     if spec.alone:
+                        while self._alone >= self._num_workers or self._running >= self._concurrency:
+                            await self._more_room()
+                        self._alone += 1
                         tasks.create_task(self._run_alone(spec, give))
+                        worker = await self._roomy(tasks, readers, give)
                         continue
                     if worker not in self._workers:
                         worker = await self._roomy(tasks, readers, give)
@@ -160,13 +164,20 @@ class Processes:
                     worker = await self._roomy(tasks, readers, give)
                 for reader in readers:
                     reader.cancel()
-        except BaseExceptionGroup as several:
-            raise several.exceptions[0] from None
+
+    @property
+    def _running(self) -> int:
+        return sum(len(worker.given) for worker in self._workers) + self._alone
+
+    async def _more_room(self) -> None:
+        """Until a rollout has ended, or a worker."""
+        self._room.clear()
+        await self._room.wait()
 
     async def _roomy(self, tasks: asyncio.TaskGroup, readers: list[asyncio.Task[None]], give: Give) -> _Process:
         """A worker that can take one more, waiting for it where there is none."""
         while True:
-            if sum(len(worker.given) for worker in self._workers) + self._alone < self._concurrency:
+            if self._running < self._concurrency:
                 idlest = min(self._workers, key=lambda each: len(each.given), default=None)
                 if len(self._workers) < self._num_workers and (idlest is None or idlest.given):
                     worker = await self._start()
@@ -175,29 +186,31 @@ class Processes:
                     return worker
                 if idlest and len(idlest.given) < self._share:
                     return idlest
-            self._room.clear()
-            await self._room.wait()
+            await self._more_room()
 
     async def _read(self, worker: _Process, give: Give) -> None:
         """Give what a worker sends until it ends; then say which rollouts went with it."""
         while (attempt := await self._next_attempt(worker)) is not None:
             worker.given.discard(attempt.key)
-            worker.finished += 1
             self._room.set()
             give(attempt)
         self._workers.discard(worker)
-        self._barren = 0 if worker.finished else self._barren + 1
         for key in worker.given:
-            give(Lost(key, worker.why))
+            give(Lost(key, worker.why, worker.ready))
         self._room.set()
+        await self._gone(worker)
+
+    async def _gone(self, worker: _Process) -> None:
+        """See a worker's end. Raises `WorkersFailed` when too many in a row did not even come to life."""
         status = await self._end(worker)
+        self._barren = 0 if worker.ready else self._barren + 1
         if self._barren > MAX_RESTARTS:
-            raise WorkersFailed(f"{self._barren} workers in a row died before finishing anything (last exit status {status})")
+            raise WorkersFailed(f"{self._barren} workers in a row died while they started (last exit status {status})")
 
     async def _next_attempt(self, worker: _Process) -> Attempt | None:
         """What a worker has to give next, serving its model calls meanwhile; None when it has ended."""
         while (message := await worker.link.receive()) is not None:
-            worker.heard = time.monotonic()
+            worker.ready, worker.heard = True, time.monotonic()
             if isinstance(message, Attempt):
                 return message
             if isinstance(message, frames.Asks):
@@ -206,8 +219,7 @@ class Processes:
             elif isinstance(message, frames.Leaves):
                 worker.calls.discard(message.key)
                 self._admission.leave((worker.label, message.key), message.end)
-        for key in worker.calls:
-            self._admission.leave((worker.label, key), DROPPED)
+        self._admission.leave_all((worker.label, key) for key in worker.calls)
         return None
 
     async def _watch(self) -> None:
@@ -221,24 +233,21 @@ class Processes:
                     worker.heard = now
             looked = now
             for worker in self._alive:
-                if now - worker.heard > self._silent_seconds:
-                    worker.why = f"showed no sign of life for {self._silent_seconds:g} s and was ended"
+                patience = self._silent_seconds * (1 if worker.ready else STARTING)
+                if now - worker.heard > patience:
+                    worker.why = f"showed no sign of life for {patience:g} s and was ended"
                     worker.process.kill()
 
     async def _run_alone(self, spec: RolloutSpec, give: Give) -> None:
         """One rollout in a process that has no other, so that whatever happens to it is this one's doing."""
-        while self._alone >= self._num_workers or self._alone + sum(len(w.given) for w in self._workers) >= self._concurrency:
-            self._room.clear()
-            await self._room.wait()
-        self._alone += 1
         try:
             worker = await self._start()
             worker.link.send(spec)
-            give(await self._next_attempt(worker) or Lost(spec.key, worker.why))
+            give(await self._next_attempt(worker) or Lost(spec.key, worker.why, worker.ready))
         finally:
             self._alone -= 1
             self._room.set()
-        await self._end(worker)
+        await self._gone(worker)
 
     async def _start(self) -> _Process:
         ours, theirs = socket.socketpair()
@@ -279,6 +288,15 @@ class Processes:
 
     async def close(self) -> None:
         await asyncio.gather(*(self._end(worker) for worker in list(self._alive)))
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """The first error of a task group instead of the group: the others were cancelled because of it."""
+    try:
+        yield
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
 
 
 def _answer(worker: _Process, key: int, answer: Admitted | NotAdmitted) -> None:

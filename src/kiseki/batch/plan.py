@@ -37,6 +37,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Prompts times samples."""
     done: int
     """Of those, done already."""
+    poison: int
+    """Of those, given up since they kill their worker."""
     batches: dict[int, int]
     """Batch number → rollouts to run in it."""
 
@@ -107,9 +109,11 @@ def make_plan(ledger: Ledger, *, num_samples: int, batch_size: int, first_batch:
     still_open = f"SELECT r.batch_num, count(*) {wanted} AND {IS_OPEN} GROUP BY 1"
     batches = dict(db.execute(still_open, (num_samples,)).fetchall())
     (total,) = db.execute(f"SELECT count(*) {wanted}", (num_samples,)).fetchone()
+    poison = ledger.count_poison(num_samples)
     return Plan(
         rollouts=total,
-        done=total - sum(batches.values()),
+        done=total - sum(batches.values()) - poison,
+        poison=poison,
         batches=batches,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ from kiseki.views.build import Views, ViewSettings, save_view_settings
 from kiseki.views.files import replacing
 from kiseki.views.finish import finish_views
 from kiseki.views.report import print_report
+from kiseki.views.statistics import Statistics
 
 DONE, FAILED, INTERRUPTED = 0, 3, 130
 SKIPPED_ROWS = "skipped_rows.jsonl"
@@ -50,28 +52,32 @@ def run_batch(config: BatchConfig, console: Console) -> int:
     the user wanted out at once.
     """
     prepared = prepare(config)
-    created = not config.folder.exists()
-    try:
-        config.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {config.folder}: {error.strerror}; --output_dir names another place") from error
-    plan = None
-    try:
-        with open_ledger(config.folder, create=True) as ledger:
-            ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
+    created = make_folder(config.folder)
+    with open_ledger(config.folder, create=True) as ledger:
+        ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
+        try:
             check_same_run(ledger, prepared.info, config)
             without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
             ledger.start_session(msgspec.json.encode(without_key).decode(), prepared.config_hash, prepared.info)
             if config.retry_poison:
                 ledger.forgive_poison()
             plan = plan_run(ledger, config, console, prepared)
-            return _run(config, console, prepared, ledger, plan)
-    except UsageError:
-        if created and plan is None:  # nothing was to be run: take back what was only just made
-            for path in config.folder.iterdir():
-                path.unlink()
-            config.folder.rmdir()
-        raise
+        except UsageError:
+            if created:  # nothing was to be run: take back what was only just made, as long as it is locked
+                shutil.rmtree(config.folder)
+            raise
+        return _run(config, console, prepared, ledger, plan)
+
+
+def make_folder(folder: Path) -> bool:
+    """Whether it is there only now. Raises `UsageError` where it cannot be made."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; --output_dir names another place") from error
+    return True
 
 
 def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledger, plan: Plan) -> int:
@@ -104,13 +110,14 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         console.print(f"removed {left} sandboxes that a killed session of this run had left")
     views = Views(ledger, view_settings)
     _say_what_runs(config, console, prepared, plan)
-    interrupted, stopped, budget_spent = False, "", ""
+    end = End()
     if plan.to_run:
         concurrency = min(config.concurrency or default_concurrency(config.model.model), plan.to_run)
-        admission = open_admission(config, prepared.model, ledger, concurrency)
-        tally = Tally(total=plan.rollouts, done=plan.done)
+        admission = open_admission(config, prepared.model, ledger, concurrency, works=plan.done > 0)
+        tally = Tally(total=plan.rollouts, done=plan.done, failed=plan.poison)
         engine = choose_engine(config, settings, admission, concurrency)
         with Progress(console, tally, admission.words, verbose=config.verbose) as progress:
+            waiting, ledger.waiting = ledger.waiting, progress.log
             driver = Driver(
                 ledger,
                 engine,
@@ -129,30 +136,49 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
             )
             try:
                 interrupted = asyncio.run(_drive(driver, progress.log))
-                stopped = admission.breaker.stopped
-                budget_spent = admission.budget.words() if admission.budget_spent else ""
+                budget_spent = admission.budget.words() if admission.turned_down else ""
+                end = End(interrupted, admission.breaker.stopped, budget_spent)
             finally:
+                ledger.waiting = waiting
                 reap(settings.sandbox.label)  # what killed workers left
     statistics = finish_views(ledger, views, view_settings, console)
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
-    if interrupted:
+    return _conclude(config, console, ledger, statistics, end)
+
+
+class End(msgspec.Struct, frozen=True):
+    """What ended the rollouts of a session before there were none left."""
+
+    interrupted: bool = False
+    stopped: str = ""
+    """Why the endpoint is of no use."""
+    budget_spent: str = ""
+    """How much of which."""
+
+
+def _conclude(config: BatchConfig, console: Console, ledger: Ledger, statistics: Statistics, end: End) -> int:
+    """Say what is left and how it goes on. Returns the exit status; raises `RunStopped`."""
+    if end.interrupted:
         console.print(Text("interrupted: everything done is saved; the same command with --resume goes on"), style="yellow")
         return INTERRUPTED
-    if stopped:
-        raise RunStopped(f"the run was stopped: {stopped}; everything done is saved, --resume goes on when that is put right")
-    if budget_spent:
-        left = statistics.outcomes["pending"] + statistics.outcomes["failed"]
-        words = f"the budget is spent ({budget_spent}); {left:,} rollouts are left; a higher one with --resume goes on"
+    if end.stopped:
+        raise RunStopped(f"the run was stopped: {end.stopped}; everything done is saved, --resume goes on when that is put right")
+    poison = ledger.count_poison(config.num_samples)
+    failed = statistics.outcomes["failed"] - poison
+    left = {
+        "were left by the budget; a higher one with --resume runs them": statistics.outcomes["pending"],
+        "failed; the same command with --resume tries them again": failed,
+        "killed their worker twice and are left out from here on; --retry_poison tries them again": poison,
+    }
+    cut = statistics.stop_reasons.get("budget", 0)
+    if end.budget_spent:
+        words = f"the budget is spent ({end.budget_spent}); rollouts that it cut short, kept as partial: {cut:,}"
         console.print(Text(words), style="yellow", soft_wrap=True)
-        return FAILED
-    if poison := ledger.count_poison():
-        words = f"{poison:,} rollouts killed their worker twice and are left out from here on; --retry_poison tries them again"
-        console.print(Text(words), style="yellow", soft_wrap=True)
-    if failed := statistics.outcomes["failed"]:
-        console.print(Text(f"{failed} rollouts failed; the same command with --resume tries them again"), style="yellow")
-        return FAILED
-    return DONE
+    for words, count in left.items():
+        if count:
+            console.print(Text(f"{count:,} rollouts {words}"), style="yellow", soft_wrap=True)
+    return FAILED if any(left.values()) else DONE
 
 
 async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:

@@ -63,10 +63,6 @@ class Schedule:
     def land(self, key: str) -> Flight:
         return self._flying.pop(key)
 
-    def again_alone(self, now: float, flight: Flight) -> None:
-        """Its worker died with others in it. What left no attempt counts as none."""
-        self._run_again(now, msgspec.structs.replace(flight, alone=True))
-
     def ended(self, now: float, flight: Flight, *, retry: bool, cost: float) -> tuple[bool, int | None]:
         """An attempt is on the disk. `retry`: it failed for a reason that may pass. `cost`: US dollars that it took.
 
@@ -74,13 +70,14 @@ class Schedule:
         """
         if retry and flight.tries < self._max_attempts and not self.stopping:
             rollout = msgspec.structs.replace(flight.rollout, spent=flight.rollout.spent + cost)
-            self._run_again(now, Flight(rollout, flight.tries + 1, flight.alone))
+            self.again(now, Flight(rollout, flight.tries + 1, flight.alone))
             return True, None
         batch = flight.rollout.batch_num
         self._left_in_batch[batch] -= 1
         return False, batch if self._left_in_batch[batch] == 0 else None
 
-    def _run_again(self, now: float, flight: Flight) -> None:
+    def again(self, now: float, flight: Flight) -> None:
+        """To be run after a pause: the next attempt, or one more try at an attempt that was lost with its worker."""
         pause = RETRY_SECONDS[min(max(flight.tries - 2, 0), len(RETRY_SECONDS) - 1)]
         self._order += 1
         heapq.heappush(self._again, (now + pause, self._order, flight))

@@ -34,8 +34,9 @@ def with_price(config: BatchConfig, model: ModelSettings) -> ModelSettings:
     return msgspec.structs.replace(model, price=price)
 
 
-def open_admission(config: BatchConfig, model: ModelSettings, ledger: Ledger, ceiling: int) -> Admission:
-    """The admission of this session: its budget knows what earlier ones have spent, `ceiling` is the calls at once at most."""
+def open_admission(config: BatchConfig, model: ModelSettings, ledger: Ledger, ceiling: int, *, works: bool) -> Admission:
+    """The admission of this session: its budget knows what earlier ones have spent, `ceiling` is the calls at once at most,
+    `works` whether rollouts of the run were done before."""
     budget = Budget(
         max_cost=config.max_cost,
         max_tokens=config.max_total_tokens,
@@ -43,4 +44,5 @@ def open_admission(config: BatchConfig, model: ModelSettings, ledger: Ledger, ce
         reply_tokens=model.max_tokens,
         spent=Need(*ledger.spent()),
     )
-    return Admission(RateLimit(ceiling), Breaker(model.provider_patience), budget)
+    breaker = Breaker(model.provider_patience, at_once=ceiling, works=works)
+    return Admission(RateLimit(ceiling), breaker, budget)

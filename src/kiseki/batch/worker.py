@@ -19,7 +19,7 @@ import msgspec
 
 from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.batch import frames
-from kiseki.errors import BudgetSpent, RunStopped
+from kiseki.errors import NO_OUTCOME, BudgetSpent, RunStopped
 from kiseki.ledger.types import Attempt
 from kiseki.models.admission import Admitted, Ask, Door, settle
 from kiseki.models.base import ChatModel
@@ -57,12 +57,13 @@ class Worker:
             packed = pack(record)
         compressed = compress(packed) if len(packed) < LARGE_RECORD else await asyncio.to_thread(compress, packed)
         new = tools.hash not in self._sent_tools
-        self._sent_tools.add(tools.hash)
+        if record.error_class not in NO_OUTCOME:  # such a one is not kept, and its schemas would not be either
+            self._sent_tools.add(tools.hash)
         return Attempt(spec.key, summarize(record), compressed, tools.hash, tools.json if new else "")
 
     def _tools(self, toolsets: tuple[str, ...]) -> ToolsOfRollout:
         if toolsets not in self._combinations:
-            self._combinations[toolsets] = ToolsOfRollout(load_tools(toolsets, self._own_tools))
+            self._combinations[toolsets] = ToolsOfRollout(load_tools(toolsets, self._own_tools), self._settings)
         return self._combinations[toolsets]
 
     async def close(self) -> None:

@@ -36,8 +36,9 @@ CACHE_KB = 48_000
 """Holds the index of a million prompts' keys, which planning visits in random order."""
 SAID_CHARS = 150
 """Of what SQLite says about a damaged file, in our message."""
-PAGE = 500
-"""Lines per query when walking a large table, so that memory does not depend on the run's size."""
+PAGE = 50
+"""Lines per query when walking a large table, so that memory does not depend on the run's size; few, since each may have
+megabytes."""
 
 _DONE_COLUMNS = (
     "coalesce(p.position, -1), r.sample_index, r.batch_num, r.outcome,"
@@ -149,16 +150,19 @@ class Ledger:
 
     def spent(self) -> tuple[float, int]:
         """US dollars and tokens that all sessions have spent, on rollouts without an outcome too."""
-        of_sessions = self.db.execute("SELECT coalesce(sum(cost), 0.0), coalesce(sum(tokens), 0) FROM sessions").fetchone()
-        # sessions of a ledger of version 1 did not count
-        of_attempts = self.db.execute(
-            "SELECT coalesce(sum(cost), 0.0), coalesce(sum(prompt_tokens + completion_tokens), 0) FROM attempts"
+        # sessions of a ledger of version 1 did not count, so there it is what their attempts took
+        cost, tokens = self.db.execute(
+            "SELECT coalesce(sum(max(s.cost, coalesce(a.cost, 0.0))), 0.0),"
+            " coalesce(sum(max(s.tokens, coalesce(a.tokens, 0))), 0) FROM sessions s LEFT JOIN (SELECT session_id,"
+            " sum(cost) AS cost, sum(prompt_tokens + completion_tokens) AS tokens FROM attempts GROUP BY 1) a"
+            " ON a.session_id = s.id"
         ).fetchone()
-        return max(of_sessions[0], of_attempts[0]), max(of_sessions[1], of_attempts[1])
+        return cost, tokens
 
-    def count_poison(self) -> int:
-        """Rollouts that have killed their worker twice."""
-        return int(self.db.execute(f"SELECT count(*) FROM rollouts WHERE suspect = {POISON}").fetchone()[0])
+    def count_poison(self, num_samples: int) -> int:
+        """Wanted rollouts that have killed their worker twice."""
+        query = f"SELECT count(*) FROM rollouts r JOIN prompts p ON p.id = r.prompt_id WHERE {WANTED} AND r.suspect = {POISON}"
+        return int(self.db.execute(query, (num_samples,)).fetchone()[0])
 
     def forgive_poison(self) -> None:
         """Let them be run again, each alone."""

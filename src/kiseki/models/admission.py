@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -19,9 +19,11 @@ import msgspec
 from kiseki.errors import BudgetSpent, NotAdmitted, RunStopped
 from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget, Need
-from kiseki.models.calls import NOT_SENT, CallEnd
-from kiseki.models.rate_limit import Change, RateLimit
+from kiseki.models.calls import DROPPED, NOT_SENT, CallEnd, Change
+from kiseki.models.rate_limit import RateLimit
 
+TURNED_DOWN = 10
+"""Calls in a row that do not fit into the budget, and it is spent: fewer may be large ones, while others still fit."""
 UNLIMITED = 1_000_000
 """A ceiling for calls that something else bounds."""
 
@@ -73,7 +75,9 @@ class Admission:
         self.breaker = breaker
         self.budget = budget
         self.budget_spent = False
-        """A call was turned down for it, so the run is at its end."""
+        """So many calls in a row were turned down for it that the run is at its end."""
+        self.turned_down = 0
+        """Calls that did not fit into the budget."""
         self.changed: Callable[[Change], None] = lambda change: None
         """Gets each decision when it is made."""
         self._clock = clock
@@ -82,6 +86,8 @@ class Admission:
         self._waiting: tuple[OrderedDict[Hashable, tuple[Ask, Answer]], ...] = (OrderedDict(), OrderedDict())
         self._under_way: dict[Hashable, _UnderWay] = {}
         self._timer: Timer | None = None
+        self._turned_down_in_row = 0
+        self._fresh_probes = False
 
     def words(self) -> str:
         """What holds calls up at the moment, "" when nothing does."""
@@ -97,6 +103,16 @@ class Admission:
         self._waiting[0 if ask.again else 1][key] = (ask, answer)
         self._let_in()
 
+    def leave_all(self, keys: Iterable[Hashable]) -> None:
+        """Whoever wanted these calls is gone, and nobody knows what became of those that were under way."""
+        keys = list(keys)
+        for waiting in self._waiting:
+            for key in keys:
+                waiting.pop(key, None)
+        for key in keys:
+            self.leave(key, DROPPED)
+        self._let_in()
+
     def leave(self, key: Hashable, end: CallEnd = NOT_SENT) -> None:
         """A call is over, or nobody wants it any more. Unknown keys are no error: an answer and a leave may cross."""
         call = self._under_way.pop(key, None)
@@ -107,55 +123,72 @@ class Admission:
         now = self._clock()
         self.budget.settle(call.need, end)
         changes = self.limit.end(now, call.number, end)
-        changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe)
+        changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)
         for change in changes:
             self.changed(change)
         self._let_in()
 
     def close(self) -> None:
+        """Nobody is let in any more, and of what is under way nobody will say what it took."""
+        self._stop_timer()
+        for waiting in self._waiting:
+            waiting.clear()
+        for call in self._under_way.values():
+            self.budget.settle(call.need, DROPPED)
+        self._under_way.clear()
+
+    def _stop_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
     def _let_in(self) -> None:
         """Let in whoever may come, in order; the first that has to wait holds up those behind it."""
-        for waiting in self._waiting:
-            while waiting:
-                key = next(iter(waiting))
-                ask, answer = waiting[key]
-                if self.breaker.stopped:
-                    del waiting[key]
-                    answer(RunStopped(self.breaker.stopped))
-                    continue
-                need = self.budget.worst_case(ask.prompt_tokens)
-                allowed = self.budget.ask(need)
-                if allowed == "no":
-                    del waiting[key]
-                    self._spent()
-                    answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
-                    continue
-                now = self._clock()
-                seconds = math.inf if allowed == "wait" else self._wait(now, need)
-                if seconds > 0.0:
-                    self._look_again(seconds)
-                    return
+        while (waiting := self._next()) is not None:
+            key = next(iter(waiting))
+            ask, answer = waiting[key]
+            if self.breaker.stopped:
                 del waiting[key]
-                self.budget.reserve(need)
-                number, probe = self.limit.start(now, need.tokens), self.breaker.start()
-                self._under_way[key] = _UnderWay(ask, need, number, probe)
-                answer(Admitted(probe))
+                answer(RunStopped(self.breaker.stopped))
+                continue
+            need = self.budget.worst_case(ask.prompt_tokens)
+            allowed = self.budget.ask(need)
+            if allowed == "no":
+                del waiting[key]
+                self._turn_down()
+                answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
+                continue
+            now = self._clock()
+            seconds = math.inf if allowed == "wait" else max(self.limit.wait(now, need.tokens), self.breaker.wait(now))
+            if seconds > 0.0:
+                self._look_again(seconds)
+                return
+            del waiting[key]
+            self.budget.reserve(need)
+            self._turned_down_in_row = 0
+            number, probe = self.limit.start(now, need.tokens), self.breaker.start()
+            self._fresh_probes ^= probe
+            self._under_way[key] = _UnderWay(ask, need, number, probe)
+            answer(Admitted(probe))
 
-    def _wait(self, now: float, need: Need) -> float:
-        return max(self.limit.wait(now, need.tokens), self.breaker.wait(now))
+    def _next(self) -> OrderedDict[Hashable, tuple[Ask, Answer]] | None:
+        """The queue whose first is next. Of probes every other one is a fresh call, since those tried again may fail by
+        themselves."""
+        first = self.breaker.held and self._fresh_probes
+        return self._waiting[first] or self._waiting[not first] or None
 
-    def _spent(self) -> None:
-        if not self.budget_spent:
+    def _turn_down(self) -> None:
+        if not self.turned_down:
+            self.changed(Change("budget", f"the first call that does not fit: {self.budget.words()} spent"))
+        self.turned_down += 1
+        self._turned_down_in_row += 1
+        if self._turned_down_in_row == TURNED_DOWN:
             self.budget_spent = True
-            self.changed(Change("budget", f"no call more: {self.budget.words()} spent"))
+            self.changed(Change("budget", f"no call fits any more: {self.budget.words()} spent"))
 
     def _look_again(self, seconds: float) -> None:
         """When something ends, anyway; and after so many seconds, unless that is never."""
-        self.close()
+        self._stop_timer()
         if seconds < math.inf:
             later = self._later or asyncio.get_running_loop().call_later
             self._timer = later(seconds, self._let_in)

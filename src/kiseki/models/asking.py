@@ -21,6 +21,7 @@ from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, worst_case
 from kiseki.models.calls import DROPPED, NOT_SENT, end_of_error, end_of_reply
 from kiseki.models.endpoints import ModelSettings
+from kiseki.models.prices import Price
 from kiseki.models.retry import Retries
 
 
@@ -45,11 +46,12 @@ class AskedModel:
     async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
         encoded, size = self.client.encode(request)
         tokens = size // BYTES_PER_TOKEN + 1
-        if request.allowance is not None:
-            self._check_allowance(request.allowance, tokens)
+        risked = 0.0  # what tries without an answer may have cost
         retries = Retries(self._settings.max_retries, self._settings.provider_patience, self._rng)
         began = time.perf_counter()
         while True:
+            if request.allowance is not None:
+                self._check_allowance(request.allowance - risked, tokens)
             key, admitted = self._door.ask(Ask(tokens, again=retries.made > 0))
             end = NOT_SENT
             try:
@@ -64,6 +66,7 @@ class AskedModel:
                 return reply
             except ProviderError as error:
                 end = end_of_error(error)
+                risked += 0.0 if end.known else self._worst_case(tokens)
                 delay = retries.next_delay(error, probe=probe)
                 if delay is None:
                     raise
@@ -76,17 +79,19 @@ class AskedModel:
         await self.client.close()
 
     def _check_allowance(self, allowance: float, prompt_tokens: int) -> None:
+        cost = self._worst_case(prompt_tokens)
+        if cost > allowance:
+            raise PromptBudgetSpent(f"the next call may cost ${cost:.4f}, and ${max(allowance, 0.0):.4f} are left for it")
+
+    def _worst_case(self, prompt_tokens: int) -> float:
+        """US dollars; 0.0 where no price is known."""
         settings = self._settings
-        if settings.price is None:
-            return
-        need = worst_case(settings.price, prompt_tokens, settings.max_tokens or REPLY_TOKENS)
-        if need.cost > allowance:
-            raise PromptBudgetSpent(f"the next call may cost ${need.cost:.4f}, and ${max(allowance, 0.0):.4f} are left for it")
+        return worst_case(settings.price or Price(), prompt_tokens, settings.max_tokens or REPLY_TOKENS).cost
 
     def _priced(self, reply: ChatReply, retries: int, waited: float) -> ChatReply:
         """The reply with what it took to get it, and with its cost where only the price says it."""
         call = msgspec.structs.replace(reply.call, retries=retries, waited=round(waited, 3))
-        if self._settings.price is not None and not call.usage.cost:
+        if self._settings.price is not None and not call.cost_reported:
             usage = msgspec.structs.replace(call.usage, cost=self._settings.price.of_usage(call.usage))
             call = msgspec.structs.replace(call, usage=usage)
         return ChatReply(reply.message, call)

@@ -55,12 +55,9 @@ class Budget:
         self._longest_reply = REPLY_TOKENS
 
     @property
-    def spent(self) -> Need:
-        return Need(self.cost, self.tokens)
-
-    @property
-    def is_set(self) -> bool:
-        return self.max_cost is not None or self.max_tokens is not None
+    def at_worst(self) -> Need:
+        """What is spent, and what is reserved for calls under way."""
+        return Need(self.cost + self.reserved_cost, self.tokens + self.reserved_tokens)
 
     def worst_case(self, prompt_tokens: int) -> Need:
         return worst_case(self._price, prompt_tokens, self._fixed_reply or self._longest_reply)
@@ -103,7 +100,8 @@ class Budget:
             parts.append(f"${self.cost:.4f} of --max_cost=${self.max_cost:g}")
         if self.max_tokens is not None:
             parts.append(f"{self.tokens:,} of --max_total_tokens={self.max_tokens:,}")
-        return " and ".join(parts)
+        unanswered = f" (${self.unknown.cost:.4f}, {self.unknown.tokens:,} tokens of it for calls without an answer)"
+        return " and ".join(parts) + (unanswered if self.unknown.tokens else "")
 
 
 def worst_case(price: Price, prompt_tokens: int, reply_tokens: int) -> Need:

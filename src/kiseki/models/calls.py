@@ -35,6 +35,14 @@ class CallEnd(msgspec.Struct, frozen=True):
     """What the endpoint said, without secrets."""
 
 
+class Change(msgspec.Struct, frozen=True):
+    """A decision, for whoever wants to know why a run slows down."""
+
+    kind: str
+    """`limit`, `pause`, `hold`, `resume`, `budget` or `stop`."""
+    detail: str
+
+
 DROPPED = CallEnd("dropped", known=False)
 NOT_SENT = CallEnd("dropped")
 

@@ -5,7 +5,6 @@ The message carries the HTTP status and the endpoint's own words; the client mas
 
 from __future__ import annotations
 
-import email.utils
 import html
 import re
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from kiseki.errors import (
     ProviderOverloaded,
     RateLimited,
 )
-from kiseki.models.rate_headers import parse_rate
+from kiseki.models.rate_headers import parse_rate, time_there
 from kiseki.models.retry import parse_retry_after
 from kiseki.models.wire import WireCompletion, excerpt
 from kiseki.trajectory.text import clean_text
@@ -82,18 +81,9 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: f
         words = _plain_text(body)
     if 300 <= status < 400:
         words = f"redirects to {headers.get('Location', 'nowhere')}; set --base_url to where the API is. {words}"
-    there = _time_there(headers, now)
-    error = _error(status, words, code, parse_retry_after(headers, there), decoded)
-    error.rate = parse_rate(headers, there)
+    error = _error(status, words, code, parse_retry_after(headers, time_there(headers, now)), decoded)
+    error.rate = parse_rate(headers, now)
     return error
-
-
-def _time_there(headers: Mapping[str, str], now: float) -> float:
-    """Unix time by the endpoint's clock where it tells it: a time that it names is meant by that one, and ours may be off."""
-    try:
-        return email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
-    except (ValueError, OverflowError):
-        return now
 
 
 def error_inside(answer: WireCompletion) -> ProviderError | None:

@@ -77,8 +77,8 @@ class OpenAIChat:
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         """The body, and its length."""
         host, encoded = self._host, request.encoded
-        for message in request.messages[len(encoded) :]:
-            encoded.append((b"," if encoded else b"[") + encode(wire_message(message, host)))
+        for message in request.messages[len(encoded) // 2 :]:  # each with what stands before it
+            encoded += (b"," if encoded else b"[", encode(wire_message(message, host)))
         parts = [self._head, *encoded, b"]"]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))

@@ -8,6 +8,7 @@ in seconds, or the seconds that are left.
 
 from __future__ import annotations
 
+import email.utils
 import re
 from collections.abc import Mapping
 
@@ -20,7 +21,7 @@ EPOCH_SECONDS = 1e9
 
 
 def parse_rate(headers: Mapping[str, str], now: float) -> RateInfo | None:
-    """What the headers say, None where they say nothing. `now` is Unix time."""
+    """What the headers say, None where they say nothing. `now` is Unix time, for endpoints that do not tell theirs."""
     plain = headers.get("x-ratelimit-remaining")
     requests = headers.get("x-ratelimit-remaining-requests", plain)
     tokens = headers.get("x-ratelimit-remaining-tokens")
@@ -29,10 +30,18 @@ def parse_rate(headers: Mapping[str, str], now: float) -> RateInfo | None:
     reset = headers.get("x-ratelimit-reset")
     return RateInfo(
         requests_left=_number(requests),
-        requests_reset=_duration(headers.get("x-ratelimit-reset-requests", reset), now),
+        requests_reset=_duration(headers.get("x-ratelimit-reset-requests", reset), headers, now),
         tokens_left=_number(tokens),
-        tokens_reset=_duration(headers.get("x-ratelimit-reset-tokens", reset), now),
+        tokens_reset=_duration(headers.get("x-ratelimit-reset-tokens", reset), headers, now),
     )
+
+
+def time_there(headers: Mapping[str, str], now: float) -> float:
+    """Unix time by the endpoint's clock where it tells it: a time that it names is meant by that one, and ours may be off."""
+    try:
+        return email.utils.parsedate_to_datetime(headers.get("Date", "")).timestamp()
+    except (ValueError, OverflowError):
+        return now
 
 
 def _number(text: str | None) -> float | None:
@@ -43,13 +52,13 @@ def _number(text: str | None) -> float | None:
     return number if number >= 0 else None
 
 
-def _duration(text: str | None, now: float) -> float | None:
-    """Seconds from `now`."""
+def _duration(text: str | None, headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds from now."""
     text = (text or "").strip()
     if (number := _number(text)) is not None:
-        if number > EPOCH_SECONDS * 1000:
-            return max(0.0, number / 1000 - now)
-        return max(0.0, number - now) if number > EPOCH_SECONDS else number
+        if number <= EPOCH_SECONDS:
+            return number
+        return max(0.0, (number / 1000 if number > EPOCH_SECONDS * 1000 else number) - time_there(headers, now))
     parts = _PART.findall(text)
     if not parts or "".join(value + unit for value, unit in parts) != text:
         return None

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from kiseki.models.base import RateInfo
-from kiseki.models.calls import CallEnd
+from kiseki.models.calls import CallEnd, Change
 
 LEAST = 1 / 16
 """Of the limit: one request, then a rest 15 times as long as it took."""
@@ -44,16 +42,10 @@ LONGEST_SECONDS = 60.0
 distance between two starts, too."""
 LONGEST_ASKED = 300.0
 """Of a pause that it did ask for; a daily quota's "come back tomorrow" is asked again after that."""
+SAID_SECONDS = 60.0
+"""After a pause that headers told of, before another is worth a word: at some endpoints every answer tells of one."""
 GROWTH_PAUSE = 10.0
 """Seconds without growth after a passing failure."""
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A decision, for whoever wants to know why a run slows down."""
-
-    kind: str
-    """`limit`, `pause`, `hold`, `resume`, `budget` or `stop`."""
-    detail: str
 
 
 class _Window:
@@ -93,6 +85,7 @@ class RateLimit:
         self._next_start = 0.0
         self._paused_until = 0.0
         self._growth_from = 0.0
+        self._said_until = 0.0
         self._requests = _Window()
         self._tokens = _Window()
 
@@ -144,8 +137,9 @@ class RateLimit:
         self._requests.told(began, rate.requests_left, rate.requests_reset, self._started - number)
         self._tokens.told(began, rate.tokens_left, rate.tokens_reset, self._tokens_started - tokens_started)
         seconds = max(self._requests.wait(now, 1), self._tokens.wait(now, 1))
-        if seconds <= before:
+        if seconds <= before or now < self._said_until:
             return []
+        self._said_until = now + seconds + SAID_SECONDS
         return [Change("pause", f"{seconds:.1f} s: the endpoint's x-ratelimit headers say that nothing is left until then")]
 
     def _turned_away(self, now: float, number: int, end: CallEnd) -> list[Change]:

@@ -42,6 +42,7 @@ async def run_within(seconds: float, work: Callable[[], Any], *, is_async: bool)
         clock.cancel()
         if task is not None and not task.done():
             await give_up(task)
+        del answer  # an error that it holds refers to this frame, and would stay with all of its message until the next gc
 
 
 async def give_up(task: asyncio.Task[Any]) -> None:

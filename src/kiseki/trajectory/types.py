@@ -72,6 +72,8 @@ class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage = Usage()
     usage_reported: bool = True
     """False where the provider gave no usage, so that zeros are not taken for a count."""
+    cost_reported: bool = False
+    """False where the provider gave no cost: then it is by the price, or 0 where that is not known."""
     model: str = ""
     """The model that the provider says answered."""
     provider: str = ""
