@@ -75,7 +75,8 @@ class FakeClient:
 
 
 def reply(**usage: Any) -> ChatReply:
-    return ChatReply(Message("assistant", "Noon."), ModelCall(0.0, 1.0, usage=Usage(**usage), usage_reported=bool(usage)))
+    call = ModelCall(0.0, 1.0, usage=Usage(**usage), usage_reported=bool(usage), cost_reported="cost" in usage)
+    return ChatReply(Message("assistant", "Noon."), call)
 
 
 def asked(client: FakeClient, ceiling: int, **fields: Any) -> tuple[AskedModel, Budget]:
