@@ -18,7 +18,7 @@ from benchmarks.engine import write_dataset
 from benchmarks.figures import Figure, Result
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.batch.prompts import read_prompts
-from kiseki.ledger.ledger import open_ledger
+from kiseki.ledger.opening import open_ledger
 
 ROWS = 100_000
 GOAL_SECONDS_PER_MILLION = 20.0

@@ -1,18 +1,19 @@
-"""The driver's promise under a slow disk: whatever has ended is committed, also when the run is stopped at once."""
+"""The driver's promises, whatever disk, engine and user do: what has ended is committed, and deaths are remembered."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from kiseki.batch.driver import Driver, Tally
-from kiseki.batch.engines import Give
+from kiseki.batch.engines import Engine, Give, Lost
 from kiseki.batch.plan import make_plan, read_into_ledger
-from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.opening import open_ledger
 from kiseki.ledger.types import Attempt, SessionState
 from kiseki.models.admission import Admission
 from kiseki.models.breaker import Breaker
@@ -23,6 +24,31 @@ from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec
 from kiseki.views.build import Views, ViewSettings
 
 PROMPTS = 2000
+
+
+def driver_of(folder: Path, engine: Engine, prompts: int) -> tuple[Driver, Ledger]:
+    ledger = open_ledger(folder, create=True)
+    ledger.start_session("{}")
+    rows = [Prompt(index=n, messages=(Message(role="user", content=f"p{n}"),)) for n in range(prompts)]
+    read_into_ledger(ledger, rows, num_samples=1, bad_row=lambda row: None, planned=lambda rows: None)
+    plan = make_plan(ledger, num_samples=1, batch_size=prompts, first_batch=0)
+    driver = Driver(
+        ledger,
+        engine,
+        Admission(RateLimit(10), Breaker(300), Budget()),
+        Views(ledger, ViewSettings(False, ("shout",))),
+        batches=plan.batches,
+        tally=Tally(total=prompts),
+        draw=lambda key: ("mine",),
+        run_seed=0,
+        num_samples=1,
+        max_attempts=1,
+        reasoning_filter=False,
+        preview_chars=10,
+        log=lambda line: None,
+        detail=lambda line: None,
+    )
+    return driver, ledger
 
 
 def attempt(spec: RolloutSpec) -> Attempt:
@@ -62,11 +88,6 @@ class Instant:
 
 
 def test_what_has_ended_is_committed_when_it_is_stopped_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = open_ledger(tmp_path, create=True)
-    ledger.start_session("{}")
-    rows = [Prompt(index=n, messages=(Message(role="user", content=f"p{n}"),)) for n in range(PROMPTS)]
-    read_into_ledger(ledger, rows, num_samples=1, bad_row=lambda row: None, planned=lambda rows: None)
-    plan = make_plan(ledger, num_samples=1, batch_size=PROMPTS, first_batch=0)
     commit = Ledger.commit
 
     def slowly(self: Ledger, attempts: Sequence[tuple[int, Attempt]], session: SessionState) -> None:
@@ -75,22 +96,7 @@ def test_what_has_ended_is_committed_when_it_is_stopped_at_once(tmp_path: Path, 
 
     monkeypatch.setattr(Ledger, "commit", slowly)
     engine = Instant()
-    driver = Driver(
-        ledger,
-        engine,
-        Admission(RateLimit(10), Breaker(300), Budget()),
-        Views(ledger, ViewSettings(False, ("shout",))),
-        batches=plan.batches,
-        tally=Tally(total=PROMPTS),
-        draw=lambda key: ("mine",),
-        run_seed=0,
-        num_samples=1,
-        max_attempts=1,
-        reasoning_filter=False,
-        preview_chars=10,
-        log=lambda line: None,
-        detail=lambda line: None,
-    )
+    driver, ledger = driver_of(tmp_path, engine, PROMPTS)
 
     async def stopped() -> None:
         running = asyncio.create_task(driver.run())
@@ -103,3 +109,48 @@ def test_what_has_ended_is_committed_when_it_is_stopped_at_once(tmp_path: Path, 
     (committed,) = ledger.db.execute("SELECT count(*) FROM attempts").fetchone()
     assert committed == engine.given
     assert committed < PROMPTS
+
+
+class Unclosable(Instant):
+    """Ends before the disk has anything of what it gave, and cannot clear up."""
+
+    async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
+        async for spec in specs:
+            give(attempt(spec))
+            self.given += 1
+            if self.given == 8:
+                return
+
+    async def close(self) -> None:
+        raise PermissionError(13, "Permission denied")
+
+
+def test_what_has_ended_is_committed_when_the_engine_cannot_be_closed(tmp_path: Path) -> None:
+    driver, ledger = driver_of(tmp_path, Unclosable(), 8)
+    with pytest.raises(PermissionError):
+        asyncio.run(driver.run())
+    assert ledger.db.execute("SELECT outcome, count(*) FROM rollouts GROUP BY 1").fetchall() == [("completed", 8)]
+
+
+class Dying(Instant):
+    """Its worker dies while the run stops: with everything that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop: Callable[[], None] = lambda: None
+
+    async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
+        async for spec in specs:
+            self.stop()
+            give(Lost(spec.key))
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_worker_that_dies_while_the_run_stops(tmp_path: Path, ours: bool) -> None:
+    """By itself, as any other time; but not when workers were just told to die."""
+    engine = Dying()
+    driver, ledger = driver_of(tmp_path, engine, 3)
+    engine.stop = driver.stop_now if ours else driver.stop
+    asyncio.run(driver.run())
+    suspects = ledger.db.execute("SELECT suspect, outcome FROM rollouts ORDER BY id").fetchall()
+    assert suspects == [(0 if ours else 1, "pending"), (0, "pending"), (0, "pending")]

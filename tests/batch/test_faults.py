@@ -184,6 +184,7 @@ def before_start(folder: Path, code: str) -> str:
 
 def patience(folder: Path, seconds: float) -> str:
     code = f"import kiseki.ledger.ledger as it\nit.BUSY_SECONDS, it.SAID_AFTER_SECONDS = {seconds}, 0.1\n"
+    code += f"import kiseki.ledger.opening as at\nat.BUSY_SECONDS = {seconds}\n"
     return before_start(folder, code)
 
 
@@ -352,3 +353,23 @@ def test_a_lock_file_that_a_dead_process_of_another_host_left(tmp_path: Path) ->
         finally:
             os.killpg(first.pid, signal.SIGKILL)
             first.communicate()
+
+
+def test_a_folder_that_another_run_was_faster_to_lock_is_left_to_it(tmp_path: Path) -> None:
+    faster = """
+import fcntl
+from pathlib import Path
+true = fcntl.flock
+def flock(*arguments):
+    from kiseki.ledger.opening import open_ledger
+    global other
+    fcntl.flock = true
+    other = open_ledger(Path("data/r"), create=True)
+    true(*arguments)
+fcntl.flock = flock
+"""
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}])
+    with MockServer(turns=0) as server:
+        refused = kiseki(*flags(tmp_path, server), cwd=tmp_path, status=2, PYTHONPATH=before_start(tmp_path, faster))
+    one_line(refused, "data/r is in use by process")
+    assert outcomes(tmp_path / "data/r") == {}, "its ledger is there"

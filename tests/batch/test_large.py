@@ -15,7 +15,8 @@ from kiseki.batch.driver import MAX_UNCOMMITTED_BYTES, Driver, Tally
 from kiseki.batch.engines import Give
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.errors import BadResponse
-from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.opening import open_ledger
 from kiseki.ledger.types import Attempt, SessionState
 from kiseki.models.admission import Admission
 from kiseki.models.base import ChatRequest

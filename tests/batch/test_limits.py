@@ -80,15 +80,17 @@ def test_a_model_that_is_not_there_stops_the_run(tmp_path: Path) -> None:
     assert "the endpoint has refused the last 20 calls" in stopped.stderr
 
 
-def test_an_outage_costs_time_and_no_rollout(tmp_path: Path) -> None:
-    prompts(tmp_path, 30)
-    with MockServer(turns=1, latency=0.3, fail_after=1, fail_kind="error_500", fail_for=14) as server:
-        # in one process, so that all twelve have asked before the first is answered
-        done = kiseki(*flags(tmp_path, server, "--concurrency=12", "--engine=inprocess", "--max_attempts=1"), cwd=tmp_path)
+@pytest.mark.parametrize(("at_once", "lasts", "count"), [(12, 14, 30), (4, 4, 4)])
+def test_an_outage_costs_time_and_no_rollout(tmp_path: Path, at_once: int, lasts: int, count: int) -> None:
+    prompts(tmp_path, count)
+    with MockServer(turns=1, latency=0.3, fail_after=1, fail_kind="error_500", fail_for=lasts) as server:
+        # in one process, so that all have asked before the first is answered
+        more = (f"--concurrency={at_once}", "--engine=inprocess", "--max_attempts=1")
+        done = kiseki(*flags(tmp_path, server, *more), cwd=tmp_path)
         stats = server.stats()
-    assert statistics(tmp_path)["outcomes"]["completed"] == 30
-    assert statistics(tmp_path)["attempts"] == 30, "no attempt was spent on it"
-    assert stats["by_status"] == {"200": 60, "500": 14}
+    assert statistics(tmp_path)["outcomes"]["completed"] == count
+    assert statistics(tmp_path)["attempts"] == count, "no attempt was spent on it"
+    assert stats["by_status"] == {"200": 2 * count, "500": lasts}
     assert [kind for kind, _ in decisions(tmp_path)] == ["hold", "resume"]
     assert "hold: " in done.stdout
 

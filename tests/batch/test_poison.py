@@ -63,11 +63,12 @@ def test_it_is_given_up_after_two_deaths_also_on_resume(tmp_path: Path) -> None:
         done = kiseki(*flags(tmp_path, server, "--max_attempts=5"), cwd=tmp_path, status=3)
         assert tries(tmp_path) == 2
         assert "1 rollouts killed their worker twice" in done.stdout
+        assert "tries them again" in done.stdout and "1 rollouts failed" not in done.stdout, "one way on, not two"
         assert statistics(tmp_path)["failed"] == {"WorkerDied": 1}
         calls = server.stats()["calls"]
         done = kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path, status=3)
         assert (tries(tmp_path), server.stats()["calls"]) == (2, calls), "not a third time"
-        assert "--retry_poison" in done.stdout
+        assert "--retry_poison" in done.stdout and "(2 done before)" in done.stdout
         kiseki(*flags(tmp_path, server, "--resume", "--retry_poison"), cwd=tmp_path, status=3)
         assert tries(tmp_path) == 3, "asked for: alone from the start, so once is enough"
     assert [row["prompt"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")] == ["good", "fine"]

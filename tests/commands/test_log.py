@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support import FAST, kiseki, light_tools, write_dataset
 
-from kiseki.ledger.ledger import open_ledger
+from kiseki.ledger.opening import open_ledger
 from kiseki.ledger.types import Decision, SessionState
 from kiseki.models.mock_server import MockServer
 

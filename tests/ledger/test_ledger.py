@@ -12,16 +12,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.batch.prompts import BadRow
 from kiseki.errors import DatasetError, LedgerError
-from kiseki.ledger.ledger import Ledger, open_ledger
-from kiseki.ledger.types import Attempt
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.opening import open_ledger
+from kiseki.ledger.types import Attempt, SessionState
 from kiseki.models.mock_server import MockServer
 from kiseki.trajectory.record import decode_record, encode_record, summarize
-from kiseki.trajectory.types import Message, Outcome, Prompt, Record
+from kiseki.trajectory.types import Message, Outcome, Prompt, Record, Usage
 
 
 def prompt(index: int, text: str) -> Prompt:
@@ -214,6 +216,18 @@ def test_a_ledger_of_version_1_is_brought_to_this_one(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT suspect FROM rollouts").fetchall() == [(0,)] * 3
         assert db.execute("SELECT tool_timeouts, redacted, config FROM attempts LIMIT 1").fetchone() == (0, 0, "")
+
+
+def test_what_was_spent_is_counted_session_by_session(ledger: Ledger) -> None:
+    """One of version 1 says nothing itself, so there it is what its attempts took; a later one has calls beside those."""
+    plan(ledger, ["a", "b"])
+    a, b = [each.rollout_id for each in ledger.open_rollouts(9)]
+    for rollout_id, took, session in ((a, 10.0, SessionState()), (b, 5.0, SessionState(cost=7.0, tokens=70))):
+        ended = attempt(str(rollout_id), "completed")
+        usage = Usage(prompt_tokens=int(took), completion_tokens=int(took) * 9, cost=took)
+        ledger.commit([(rollout_id, replace(ended, summary=replace(ended.summary, usage=usage)))], session)
+        ledger.start_session("{}")
+    assert ledger.spent() == (17.0, 170)
 
 
 def test_a_migration_that_fails_leaves_version_1(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import FakeTime
 
 from kiseki.errors import BudgetSpent, NotAdmitted, RunStopped
-from kiseki.models.admission import Admission, Admitted, Ask, LocalDoor
+from kiseki.models.admission import TURNED_DOWN, Admission, Admitted, Ask, LocalDoor
 from kiseki.models.base import RateInfo
 from kiseki.models.breaker import HOLD_AFTER, Breaker
 from kiseki.models.budget import Budget
@@ -67,8 +67,9 @@ class Run:
 
     def answer(self, key: int, answer: Admitted | NotAdmitted) -> None:
         assert key not in self.answers
-        first, ask = min(self.waiting, key=lambda each: (not each[1].again, each[0]))
-        assert key == first
+        queues = ([each for each in self.waiting if each[1].again == again] for again in (True, False))
+        firsts = [queue[0] for queue in queues if queue]
+        ask = dict(firsts if self.admission.breaker.held else firsts[:1])[key]  # of probes a fresh call may be next, too
         self.waiting.remove((key, ask))
         self.answers[key] = answer
         if isinstance(answer, Admitted):
@@ -175,9 +176,22 @@ def test_the_budget_holds_back_and_turns_down() -> None:
     assert isinstance(run.answers[4], BudgetSpent)
     assert isinstance(run.answers[5], BudgetSpent)
     assert run.budget.tokens == 500
-    assert run.admission.budget_spent
     assert run.decided == ["budget"]
     assert "500 of --max_total_tokens=500" in str(run.answers[4])
+
+
+def test_calls_that_do_not_fit_are_turned_down_and_only_many_in_a_row_end_the_run() -> None:
+    run = Run(max_tokens=500)
+    for fits in (True, False):
+        for _ in range(TURNED_DOWN - 1):
+            assert isinstance(run.answers[run.ask(tokens=450)], BudgetSpent)
+        assert not run.admission.budget_spent
+        if fits:
+            run.call("ok")
+    assert isinstance(run.answers[run.ask(tokens=450)], BudgetSpent)
+    assert run.admission.budget_spent
+    assert run.admission.turned_down == 2 * TURNED_DOWN - 1
+    assert run.decided == ["budget", "budget"]
 
 
 def test_who_leaves_makes_room_for_those_behind() -> None:
@@ -209,6 +223,29 @@ def test_closed_it_looks_no_more() -> None:
     assert run.time.due is None
 
 
+def test_closed_it_lets_nobody_in_and_what_was_under_way_is_taken_to_have_cost_all_that_it_could() -> None:
+    run = Run(ceiling=2, max_tokens=10_000)
+    for _ in range(5):
+        run.ask(tokens=50)
+    assert run.under_way == [1, 2]
+    run.admission.close()
+    assert (run.budget.tokens, run.budget.unknown.tokens, run.budget.reserved_tokens) == (300, 300, 0)
+    run.end(1, CallEnd("ok", tokens=60))  # too late to say so
+    assert run.under_way == [2]
+    assert run.budget.tokens == 300
+
+
+def test_the_calls_of_whoever_is_gone_make_room_for_others_and_not_for_one_another() -> None:
+    run = Run(ceiling=2, max_tokens=10_000)
+    gone = [run.ask(tokens=50) for _ in range(6)]
+    other = run.ask(tokens=50)
+    run.waiting = [each for each in run.waiting if each[0] == other]
+    run.admission.leave_all(gone)
+    assert run.under_way == [1, 2, other]
+    assert run.admission.limit.in_flight == 1
+    assert (run.budget.tokens, run.budget.reserved_tokens) == (300, 150), "what was under way, and nothing that waited"
+
+
 def test_in_an_outage_one_at_a_time_tries() -> None:
     run = Run(ceiling=20)
     for _ in range(HOLD_AFTER):
@@ -224,6 +261,23 @@ def test_in_an_outage_one_at_a_time_tries() -> None:
     assert len(run.under_way) == 4
     assert run.decided == ["hold", "resume"]
     assert run.admission.words() == ""
+
+
+def test_of_probes_every_other_one_is_a_fresh_call() -> None:
+    """Those that are tried again may fail by themselves, as many as they are."""
+    run = Run(ceiling=20)
+    for _ in range(HOLD_AFTER):
+        run.call("transient")
+    for again in (True, False):
+        for _ in range(4):
+            run.ask(again=again)
+    probes = []
+    for _ in range(4):
+        assert run.time.due is not None
+        run.time.advance(run.time.due - run.time.now)
+        probes += run.under_way
+        run.end(run.under_way[0], CallEnd("transient"))
+    assert probes == [HOLD_AFTER + number for number in (1, 5, 2, 6)]
 
 
 def test_an_endpoint_that_only_fails_stops_the_run_when_patience_ends() -> None:

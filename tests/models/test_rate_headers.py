@@ -62,6 +62,14 @@ def test_as_openrouter_names_them() -> None:
     assert parse_rate(headers, NOW) == RateInfo(0.0, 60.0, tokens_reset=60.0)
 
 
+@pytest.mark.parametrize("unit", [1, 1000])
+def test_a_time_is_meant_by_the_endpoint_s_clock(unit: int) -> None:
+    """Where it tells it: ours is an hour off. One that cannot be read is none."""
+    headers = {REQUESTS: "0", "x-ratelimit-reset": str(int(NOW + 60) * unit)}
+    assert parse_rate({**headers, "Date": "Tue, 14 Nov 2023 22:13:20 GMT"}, NOW - 3600) == RateInfo(0.0, 60.0, tokens_reset=60.0)
+    assert parse_rate({**headers, "Date": "today"}, NOW) == RateInfo(0.0, 60.0, tokens_reset=60.0)
+
+
 def test_only_what_is_said() -> None:
     assert parse_rate({}, NOW) is None
     assert parse_rate({"x-ratelimit-limit-requests": "60", "x-ratelimit-reset-requests": "1s"}, NOW) is None

@@ -204,6 +204,15 @@ def test_nothing_left_holds_until_the_reset() -> None:
     assert endpoint.start(2000) == 0.0
 
 
+def test_pauses_that_every_answer_tells_of_are_said_now_and_then() -> None:
+    limit, said = RateLimit(4), []
+    for second in range(200):
+        assert limit.wait(second, 1) == 0.0
+        changes = limit.end(second, limit.start(second, 1), CallEnd("ok", rate=RateInfo(0, 1)))
+        said += [(second, change.kind) for change in changes]
+    assert said == [(0, "pause"), (61, "pause"), (122, "pause"), (183, "pause")]
+
+
 def test_headers_count_from_the_request_that_they_answer() -> None:
     """They are made when a request comes in; its answer may take minutes more, and be overtaken."""
     endpoint = Endpoint(10)

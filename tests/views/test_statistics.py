@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kiseki.batch.plan import make_plan, read_into_ledger
-from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.opening import open_ledger
 from kiseki.ledger.types import Attempt, RunInfo
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.types import Message, ModelCall, Outcome, Prompt, Record, ToolRun, Usage

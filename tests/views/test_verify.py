@@ -17,7 +17,7 @@ import pytest
 from support import FAST, kiseki, light_tools, start_kiseki, write_dataset
 
 from kiseki.commands.main import main
-from kiseki.ledger.ledger import open_ledger
+from kiseki.ledger.opening import open_ledger
 from kiseki.models.mock_server import MockServer
 
 SCRIPT = [

@@ -24,7 +24,8 @@ from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.batch.spending import open_admission
 from kiseki.errors import DatasetError, RunStopped, UsageError
-from kiseki.ledger.ledger import Ledger, open_ledger
+from kiseki.ledger.ledger import Ledger
+from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
 from kiseki.models.factory import ignored_flags
 from kiseki.sandboxes import bubblewrap

@@ -38,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
     from rich.text import Text
 
     from kiseki.errors import LedgerError
-    from kiseki.ledger.ledger import LEDGER_NAME
     from kiseki.ledger.schema import VERSION
+    from kiseki.ledger.words import LEDGER_NAME
 
     folder, console = Path(flags.run_folder), make_console()
     path = folder / LEDGER_NAME

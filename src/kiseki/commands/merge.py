@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     from rich.text import Text
 
     from kiseki.errors import UsageError
-    from kiseki.ledger.ledger import open_ledger
+    from kiseki.ledger.opening import open_ledger
     from kiseki.views.build import TRAJECTORIES, Views, load_view_settings, save_view_settings
     from kiseki.views.finish import finish_views
     from kiseki.views.report import print_report

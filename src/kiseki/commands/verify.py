@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
 
     from kiseki.errors import LedgerError
-    from kiseki.ledger.ledger import open_ledger
+    from kiseki.ledger.opening import open_ledger
     from kiseki.views.verify import list_rollouts, unreadable, verify
 
     folder, stdout = Path(flags.run_folder), make_console()

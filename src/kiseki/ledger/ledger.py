@@ -6,10 +6,7 @@ disk never holds up the rollouts.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,21 +18,15 @@ from typing import Self
 import msgspec
 
 from kiseki import __version__
-from kiseki.errors import KisekiError, LedgerError, StorageError
-from kiseki.ledger.schema import FROM_VERSION_1, POISON, SCHEMA, VERSION
+from kiseki.ledger.schema import POISON
 from kiseki.ledger.types import Attempt, DoneRollout, OpenRollout, RunInfo, SessionState
+from kiseki.ledger.words import LEDGER_NAME, code, damaged, in_words
 from kiseki.trajectory.types import Prompt
 
-LEDGER_NAME = "run.db"
-LOCK_NAME = "run.lock"
 BUSY_SECONDS = 30.0
 """How long to wait for another program that holds the database, such as an editor; another run is kept out by the lock file."""
 SAID_AFTER_SECONDS = 1.0
 """Of that wait, before the user is told."""
-CACHE_KB = 48_000
-"""Holds the index of a million prompts' keys, which planning visits in random order."""
-SAID_CHARS = 150
-"""Of what SQLite says about a damaged file, in our message."""
 PAGE = 50
 """Lines per query when walking a large table, so that memory does not depend on the run's size; few, since each may have
 megabytes."""
@@ -68,7 +59,7 @@ _to_json = msgspec.json.encode
 
 
 class Ledger:
-    """The open ledger of one run folder. Make one with `open_ledger`.
+    """The open ledger of one run folder. Make one with `opening.open_ledger`.
 
     As a context it closes at the end, and whatever SQLite says inside leaves it as an error of ours (`in_words`).
     """
@@ -95,7 +86,7 @@ class Ledger:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.ProgrammingError):  # which is a bug of ours
             raise in_words(self.folder, error) from error
         if isinstance(error, msgspec.DecodeError):  # what comes from elsewhere is caught where it comes from
-            raise _damaged(self.folder, str(error)) from error
+            raise damaged(self.folder, str(error)) from error
 
     # ---- identity -------------------------------------------------------------------------------------------------
 
@@ -134,7 +125,7 @@ class Ledger:
             self._set_patience(SAID_AFTER_SECONDS)
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_BUSY:
+            if code(error) != sqlite3.SQLITE_BUSY:
                 raise
             path = self.folder / LEDGER_NAME
             self.waiting(f"another program holds {path}; waiting up to {BUSY_SECONDS:g} s for it to let go")
@@ -260,140 +251,8 @@ class Ledger:
         for pair in ids:
             line = self.db.execute(query, pair).fetchone()
             if line is None:  # an index that says otherwise than its table
-                raise _damaged(self.folder, f"batch {batch_num} names rollouts that are not there")
+                raise damaged(self.folder, f"batch {batch_num} names rollouts that are not there")
             yield DoneRollout(*line)
 
     def tool_schemas(self) -> dict[str, str]:
         return dict(self.db.execute("SELECT hash, schemas FROM tool_schemas"))
-
-
-def open_ledger(folder: Path, *, create: bool) -> Ledger:
-    """The ledger in `folder`, locked for this process.
-
-    Raises `LedgerError`: in use by another process, not there (with `create` false), not writable, damaged, not a ledger, or of
-    another version; `StorageError` on a full disk.
-    """
-    path = folder / LEDGER_NAME
-    if not create and not path.exists():
-        raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
-    lock = _take_lock(folder)
-    try:
-        connection = _connect(path)
-        version = _format(path, connection)
-        if version == 0:
-            # autocommit is off inside a script only if it says so: the tables and the version come together or not at all
-            connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif version == 1:
-            connection.executescript(f"BEGIN IMMEDIATE; {FROM_VERSION_1} PRAGMA user_version = {VERSION}; COMMIT;")
-    except sqlite3.DatabaseError as error:
-        os.close(lock)
-        raise in_words(folder, error) from error
-    except UnicodeDecodeError as error:  # in words of SQLite's that cite what is damaged
-        os.close(lock)
-        raise _damaged(folder, str(error)) from error
-    except LedgerError:
-        os.close(lock)
-        raise
-    return Ledger(folder, connection, lock)
-
-
-def in_words(folder: Path, error: sqlite3.DatabaseError) -> KisekiError:
-    """What SQLite's error about the ledger in `folder` means to its user, with the way out."""
-    path, code = folder / LEDGER_NAME, _code(error)
-    if code == sqlite3.SQLITE_FULL:
-        return StorageError(f"cannot write {path}: no space left on its disk or in the folder for temporary files")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageError(f"cannot write {path}: another program holds it, close that program")
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH):
-        return StorageError(f"cannot write {path}: {error}; the folder and its files must be writable")
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_TOOBIG):
-        name = getattr(error, "sqlite_errorname", "")
-        return StorageError(
-            f"cannot write {path}: {error} ({name}); is the disk, or your share of it, full, read-only or faulty?"
-        )
-    return _damaged(folder, str(error))
-
-
-def _damaged(folder: Path, what: str) -> LedgerError:
-    path, what = folder / LEDGER_NAME, " ".join(what.split())[:SAID_CHARS]  # SQLite may cite what it found there
-    return LedgerError(
-        f"{path} is damaged or no ledger ({what}); put a copy of it back (kiseki verify {folder} says what is damaged),"
-        f" or move {path}* away: --resume then takes over the rows of the batch_*.jsonl files"
-    )
-
-
-def _code(error: sqlite3.DatabaseError) -> int:
-    """SQLite's primary result code."""
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
-
-
-def _take_lock(folder: Path) -> int:
-    """An advisory lock that the kernel drops with the process, so that none can be stale.
-
-    What the file says is only who holds it. Raises `LedgerError`: held by another process, or none to be had; `StorageError` on a
-    full disk.
-    """
-    try:
-        lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise _not_locked(folder, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    except BlockingIOError:
-        holder = os.read(lock, 200).decode("utf-8", "replace").strip() or "another process"
-        os.close(lock)
-        raise LedgerError(f"{folder} is in use by {holder}; wait for it to end, or stop it") from None
-    except OSError as error:
-        os.close(lock)
-        raise _not_locked(folder, error) from error
-    return lock
-
-
-def _not_locked(folder: Path, error: OSError) -> KisekiError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(f"cannot write {folder / LOCK_NAME}: {error.strerror}")
-    if error.errno in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL):
-        return LedgerError(
-            f"the file system of {folder} gives no locks ({error.strerror}), and nothing else keeps a second run out;"
-            " put the run on another disk (--output_dir)"
-        )
-    return LedgerError(f"cannot write in {folder}: {error.strerror}; a run needs a folder that it can write (--output_dir)")
-
-
-def _format(path: Path, connection: sqlite3.Connection) -> int:
-    """The version of the ledger's schema, 0 for an empty file. Raises `LedgerError` for one that is not for this tool."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if version > VERSION:
-        raise LedgerError(
-            f"{path} was written by another version of the tool (format {version}, this one has {VERSION}); use that version"
-        )
-    if (tables or version) and "rollouts" not in tables:
-        raise LedgerError(f"{path} is a database of something else; move it away, or name another run")
-    return int(version)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    # WAL needs shared memory, which network filesystems do not give: there a rollback journal under an exclusive lock does
-    try:
-        _format(path, connection)  # before anything is changed
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:
-        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):  # nothing that another mode would change
-            connection.close()
-            raise
-        mode = ""
-    if mode != "wal":
-        connection.close()
-        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = DELETE")
-    connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns, also over a power cut
-    connection.execute("PRAGMA temp_store = FILE")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection

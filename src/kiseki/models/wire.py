@@ -208,7 +208,7 @@ def reply_of(answer: WireCompletion, *, started: float, seconds: float) -> ChatR
             clean_text(finish),
             _usage(answer.usage),
             answer.usage is not None,
-            answer.usage is not None and answer.usage.cost is not None,
+            answer.usage is not None and isinstance(answer.usage.cost, int | float),
             _string(answer.model),
             _string(answer.provider),
             _string(answer.id),

@@ -16,8 +16,9 @@ import msgspec
 from rich.console import Console
 
 from kiseki.errors import LedgerError, UsageError
-from kiseki.ledger.ledger import IS_UNDONE, LEDGER_NAME, WANTED, Ledger, in_words
+from kiseki.ledger.ledger import IS_UNDONE, WANTED, Ledger
 from kiseki.ledger.types import RunInfo
+from kiseki.ledger.words import LEDGER_NAME, in_words
 from kiseki.trajectory.record import decode_record
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
