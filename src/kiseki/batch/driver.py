@@ -127,16 +127,7 @@ class Driver:
                 await self._engine.close()
             finally:
                 self._admission.close()
-                self._closing = True
-                self._arrived.set()
-            try:
-                await committer
-            finally:
-                # once more, also after an error: it may have been a view's, or the room or the lock is there by now
-                try:
-                    await self._write([(flight.rollout.rollout_id, attempt) for flight, attempt in self._ended])
-                finally:
-                    self._disk.shutdown()
+                await self._commit_the_rest(committer)
 
     def stop(self) -> None:
         """Admit nothing more; what runs gets `STOP_GRACE` seconds, then it is cancelled (and leaves no trace)."""
@@ -269,6 +260,18 @@ class Driver:
             self._schedule.stopping = True
             self._cancel()
             raise
+
+    async def _commit_the_rest(self, committer: asyncio.Task[None]) -> None:
+        self._closing = True
+        self._arrived.set()
+        try:
+            await committer
+        finally:
+            # once more, also after an error: it may have been a view's, or the room or the lock is there by now
+            try:
+                await self._write([(flight.rollout.rollout_id, attempt) for flight, attempt in self._ended])
+            finally:
+                self._disk.shutdown()
 
     async def _commit(self) -> None:
         group = self._ended[:]
