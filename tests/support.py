@@ -27,8 +27,8 @@ REPOSITORY = Path(__file__).parent.parent
 SECONDS = 120
 """A bound for one command; none comes near it."""
 
-FAST = ("--num_workers=1",)
-"""For runs where it does not matter which engine runs them: one worker means no processes to start."""
+FAST = ("--engine=inprocess",)
+"""For runs where it does not matter which engine runs them: no processes to start."""
 
 IN_PROCESS_TOOL = '''
 from kiseki import tool

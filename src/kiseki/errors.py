@@ -124,8 +124,8 @@ class RunStopped(NotAdmitted):
     """The endpoint is no use any more (bad key, no credit, nothing but failures): the run has been stopped."""
 
 
-NO_OUTCOME = (BudgetSpent.__name__, RunStopped.__name__)
-"""Error classes of rollouts that the run did not want to go on with: they are as if they had not run."""
+NO_OUTCOME = (BudgetSpent.__name__, RunStopped.__name__, AuthError.__name__)
+"""Error classes of rollouts that the run did not go on with (an `AuthError` stops it): they are as if they had not run."""
 
 
 class PromptBudgetSpent(KisekiError):

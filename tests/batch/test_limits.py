@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import kiseki, light_tools, read_rows, start_kiseki, write_dataset
+from support import FAST, kiseki, light_tools, read_rows, start_kiseki, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -91,7 +91,7 @@ def test_an_outage_costs_time_and_no_rollout(tmp_path: Path, at_once: int, lasts
     assert statistics(tmp_path)["outcomes"]["completed"] == count
     assert statistics(tmp_path)["attempts"] == count, "no attempt was spent on it"
     assert stats["by_status"] == {"200": 2 * count, "500": lasts}
-    assert [kind for kind, _ in decisions(tmp_path)] == ["hold", "resume"]
+    assert [kind for kind, _ in decisions(tmp_path)] == ["fault", "hold", "resume"]
     assert "hold: " in done.stdout
 
 
@@ -211,6 +211,19 @@ def test_max_cost_per_prompt(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "data/r/trajectories.jsonl")
     assert [row["metadata"]["stop_reason"] for row in rows] == ["prompt_budget"] * 6
     assert all(0.003 < row["metadata"]["cost"] <= 0.005 for row in rows)
+
+
+def test_tries_without_an_answer_count_for_the_prompt_s_budget(tmp_path: Path) -> None:
+    """In later turns too: two requests of a dollar have been made, and nobody knows whether the first is to be paid."""
+    prompts(tmp_path, 1)
+    (tmp_path / "prices.yaml").write_text("mock: {input: 0, output: 0, request: 1}\n")
+    call = {"reasoning": "r", "tool_calls": [{"name": "shout", "arguments": {"text": "hi"}}]}
+    turns = [{**call, "fault": {"kind": "torn", "times": 1}}, {"content": "ok"}]
+    with MockServer(script=[{"turns": turns}], report_cost=False) as server:
+        kiseki(*flags(tmp_path, server, *FAST, "--max_cost_per_prompt=2.5", "--prices=prices.yaml"), cwd=tmp_path)
+        assert server.stats()["calls"] == 2
+    (row,) = read_rows(tmp_path / "data/r/trajectories.jsonl")
+    assert (row["metadata"]["stop_reason"], row["metadata"]["cost"]) == ("prompt_budget", 1.0)
 
 
 def test_attempts_that_failed_count_for_the_prompt_s_budget(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_in_an_outage_one_at_a_time_tries() -> None:
     assert run.answers[HOLD_AFTER + 1] == Admitted(probe=True)
     run.end(HOLD_AFTER + 1, CallEnd("ok"))
     assert len(run.under_way) == 4
-    assert run.decided == ["hold", "resume"]
+    assert run.decided == ["fault", "hold", "resume"]
     assert run.admission.words() == ""
 
 
@@ -289,7 +289,7 @@ def test_an_endpoint_that_only_fails_stops_the_run_when_patience_ends() -> None:
             run.end(key, CallEnd("transient", words="HTTP 500: boom"))
         if run.time.due is not None:
             run.time.advance(run.time.due - run.time.now)
-    assert run.decided == ["hold", "stop"]
+    assert run.decided == ["fault", "hold", "stop"]
     assert PATIENCE <= run.time.now <= PATIENCE + 15.0
     assert not run.waiting
 

@@ -295,6 +295,10 @@ def test_a_run_that_is_not_finished(tmp_path: Path, number: signal.Signals) -> N
         os.kill(process.pid, number)
         process.communicate()
         if number == signal.SIGKILL:  # no file was written any more
+            done = kiseki("verify", "data/r", cwd=tmp_path, status=3)
+            assert "the last session was ended before it made its files; --resume does, or kiseki merge data/r" in done.stdout
+            kiseki("merge", "data/r", cwd=tmp_path)
+            (tmp_path / "data/r/trajectories.jsonl").unlink()
             done = kiseki("verify", "data/r", cwd=tmp_path, status=1)
             assert "trajectories.jsonl: it is not there; kiseki merge data/r makes it again" in done.stdout
             kiseki("merge", "data/r", cwd=tmp_path)

@@ -31,7 +31,7 @@ class Trace:
         self.calls: list[ModelCall] = []
         self.tool_runs: list[ToolRun] = []
         self.cost = 0.0
-        """US dollars of the calls."""
+        """US dollars of the calls, and what tries without an answer may have cost."""
         self._ids: set[str] = set()
 
     def add_reply(self, reply: ChatReply) -> Message:
@@ -42,7 +42,7 @@ class Trace:
             message = msgspec.structs.replace(message, tool_calls=calls)
         self.messages.append(message)
         self.calls.append(reply.call)
-        self.cost += reply.call.usage.cost
+        self.cost += reply.call.usage.cost + reply.risked
         return message
 
     def _with_unique_id(self, call: ToolCall) -> ToolCall:

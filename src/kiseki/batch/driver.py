@@ -237,10 +237,11 @@ class Driver:
         """The admission let something be known. A stop ends the run."""
         self._decisions.append(Decision(time.time(), change.kind, change.detail))
         self._arrived.set()
-        self._log(f"{change.kind}: {change.detail}")
-        if change.kind == "stop":
+        if change.kind == "stop":  # said at the end, once more than that would be twice
             self.stop()
-        elif change.kind == "budget":
+            return
+        self._log(f"{change.kind}: {change.detail}")
+        if change.kind == "budget":
             self._changed.set()
 
     # ---- down: the ledger -----------------------------------------------------------------------------------------

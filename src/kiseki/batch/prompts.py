@@ -96,7 +96,7 @@ def _text_column(row: dict[str, Any], name: str) -> str:
 
 def _messages(prompt: Any) -> tuple[Message, ...]:
     if prompt is None:
-        raise ValueError("there is no 'prompt'")
+        raise ValueError("there is no 'prompt', or it is null")
     if isinstance(prompt, str):
         messages: tuple[Message, ...] = (Message(role="user", content=clean_text(prompt)),)
     elif isinstance(prompt, list):
@@ -184,6 +184,8 @@ def _decode_leniently(line: int, text: bytes) -> Any:
         return json.loads(text.decode())
     except UnicodeDecodeError as error:
         return BadRow(line, f"not valid UTF-8 (byte {error.start + 1} of the line)")
+    except json.JSONDecodeError as error:
+        return BadRow(line, f"not valid JSON: {error.msg} at character {error.pos + 1} of the line")
     except (ValueError, RecursionError) as error:
         return BadRow(line, f"not valid JSON: {error}")
 

@@ -27,14 +27,14 @@ from kiseki.errors import DatasetError, RunStopped, UsageError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
-from kiseki.models.factory import ignored_flags
+from kiseki.models.factory import ignored_flags, is_builtin
 from kiseki.sandboxes import bubblewrap
 from kiseki.sandboxes.factory import SandboxSettings, reap
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.tools.running import end_others
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
-from kiseki.views.build import Views, ViewSettings, save_view_settings
+from kiseki.views.build import Views, ViewSettings, mark_behind, save_view_settings
 from kiseki.views.files import replacing
 from kiseki.views.finish import finish_views
 from kiseki.views.report import print_report
@@ -86,6 +86,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     names = tuple(tool.name for tool in toolsets.tools)
     view_settings = ViewSettings(config.filters_reasoning, tuple(dict.fromkeys((*names, *adopted_tools(ledger)))))
     ledger.set_meta("run", msgspec.json.encode(prepared.info).decode())
+    mark_behind(ledger)
     save_view_settings(ledger, view_settings)
     settings = RolloutSettings(
         model=prepared.model,
@@ -272,7 +273,10 @@ def refuse_images(rows: Iterable[Prompt | BadRow], backend: str) -> Iterator[Pro
 
 
 def choose_engine(config: BatchConfig, settings: RolloutSettings, admission: Admission, concurrency: int) -> Engine:
-    if config.engine == "inprocess" or (config.engine == "auto" and min(config.num_workers, concurrency) == 1):
+    """By itself in this process only where one worker is enough and nothing in it can take the driver along: the built-in model
+    with the built-in tools."""
+    harmless = is_builtin(config.model.model) and not config.tools
+    if config.engine == "inprocess" or (config.engine == "auto" and harmless and min(config.num_workers, concurrency) == 1):
         return InProcess(settings, admission, concurrency)
     return Processes(settings, admission, concurrency, config.num_workers)
 

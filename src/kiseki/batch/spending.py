@@ -28,7 +28,9 @@ def with_price(config: BatchConfig, model: ModelSettings) -> ModelSettings:
         price = listed_price(model.base_url, model.api_key, model.model) or from_file.get(model.model)
     if price is None and in_dollars:
         raise UsageError(
-            f"--{in_dollars[0]}: the price of {model.model} is not known ({model.base_url}/models names none); give it in a file,"
+            f"--{in_dollars[0]}: the price of {model.model} is not known ({model.base_url}/models names none"
+            + (f", {config.prices} has {', '.join(from_file) or 'nothing'}" if config.prices else "")
+            + "); give it in a file,"
             f" --prices=prices.yaml with a line '{model.model}: {{input: 3, output: 15}}' (US dollars per million tokens)"
         )
     return msgspec.structs.replace(model, price=price)

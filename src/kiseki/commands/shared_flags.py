@@ -15,7 +15,12 @@ def add_model_flags(parser: Parser) -> None:
     flag, switch = parser.flag, parser.switch
     flag(group, "model", str, "model id; builtin/practice needs no key and no network", DEFAULT_MODEL)
     flag(group, "base_url", str, "base of an OpenAI-compatible API", OPENROUTER_URL)
-    flag(group, "api_key", str, "API key; better kept in the environment (OPENROUTER_API_KEY, OPENAI_API_KEY, … by host)")
+    flag(
+        group,
+        "api_key",
+        str,
+        "API key; better in the environment (OPENROUTER_API_KEY, … by host), since any process can read a flag",
+    )
     flag(group, "max_tokens", at_least(1), "output tokens per model reply at most (default: the model's own)")
     flag(group, "temperature", at_least(0, float), "sampling temperature (default: the endpoint's)")
     flag(group, "top_p", at_least(0, float), "nucleus sampling (default: the endpoint's)")

@@ -23,7 +23,8 @@ def build_parser() -> Parser:
     parser = Parser(
         "kiseki verify",
         "Check a run: the ledger in itself, and every file against it. Exit status 0: everything holds and nothing is\n"
-        "pending; 3: everything holds, but rollouts are still pending; 1: something is wrong, and every problem is named.",
+        "pending; 3: everything holds, but rollouts are still pending, or a killed session has not made its files yet;\n"
+        "1: something is wrong, and every problem is named.",
         "example:\n  kiseki verify data/my_run --list > rollouts.tsv",
     )
     parser.add_argument("run_folder", help="the run's folder, such as data/my_run")
@@ -82,6 +83,9 @@ def _report(console: Console, folder: Path, verdict: Verdict) -> int:
     if verdict.problems:
         say(f"{folder}: problems: {len(verdict.problems)}; rows are named prompt_index/sample_index", "red")
         return WRONG
+    if verdict.behind:
+        say(f"{folder}: the last session was ended before it made its files; --resume does, or kiseki merge {folder}", "yellow")
+        return UNFINISHED
     say(f"{folder}: the ledger is whole, and every file says what it says", "green")
     return UNFINISHED if pending else HOLDS
 

@@ -16,7 +16,8 @@ The contract, which resume and every view rest on:
   hash. `sessions`: one line per start of the run, with its settings and all that it has spent, also on rollouts that were lost.
 - `decisions`: why a session slowed down, paused or stopped.
 - `meta`: the run's identity (`run`: name, model, distribution, …), what its views depend on (`views`: filter, all names of its
-  tools), whether files on the disk may be older than that (`views_stale`), and that another tool's files were taken over, or
+  tools), whether files on the disk may be older than that (`views_stale`), whether a session began and has not made the files
+  of the whole run yet (`views_behind`), and that another tool's files were taken over, or
   that there were none (`adopted`). The schema's version is `PRAGMA user_version`.
 """
 

@@ -155,7 +155,7 @@ class Admission:
             allowed = self.budget.ask(need)
             if allowed == "no":
                 del waiting[key]
-                self._turn_down()
+                self._turn_down(need)
                 answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
                 continue
             now = self._clock()
@@ -177,9 +177,10 @@ class Admission:
         first = self.breaker.held and self._fresh_probes
         return self._waiting[first] or self._waiting[not first] or None
 
-    def _turn_down(self) -> None:
+    def _turn_down(self, need: Need) -> None:
         if not self.turned_down:
-            self.changed(Change("budget", f"the first call that does not fit: {self.budget.words()} spent"))
+            it = f"the first call that does not fit: it may take {need.tokens:,} tokens, ${need.cost:.4f}"
+            self.changed(Change("budget", f"{it}; {self.budget.words()} spent"))
         self.turned_down += 1
         self._turned_down_in_row += 1
         if self._turned_down_in_row == TURNED_DOWN:

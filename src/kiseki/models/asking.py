@@ -61,7 +61,7 @@ class AskedModel:
                 probe = admitted.result().probe
                 end, waited = DROPPED, time.perf_counter() - began
                 reply, rate = await self.client.send(encoded)
-                reply = self._priced(reply, retries.made, waited)
+                reply = self._priced(reply, retries.made, waited, risked)
                 end = end_of_reply(reply, rate)
                 return reply
             except ProviderError as error:
@@ -88,10 +88,10 @@ class AskedModel:
         settings = self._settings
         return worst_case(settings.price or Price(), prompt_tokens, settings.max_tokens or REPLY_TOKENS).cost
 
-    def _priced(self, reply: ChatReply, retries: int, waited: float) -> ChatReply:
+    def _priced(self, reply: ChatReply, retries: int, waited: float, risked: float) -> ChatReply:
         """The reply with what it took to get it, and with its cost where only the price says it."""
         call = msgspec.structs.replace(reply.call, retries=retries, waited=round(waited, 3))
         if self._settings.price is not None and not call.cost_reported:
             usage = msgspec.structs.replace(call.usage, cost=self._settings.price.of_usage(call.usage))
             call = msgspec.structs.replace(call, usage=usage)
-        return ChatReply(reply.message, call)
+        return ChatReply(reply.message, call, risked)

@@ -51,6 +51,8 @@ class ChatReply(msgspec.Struct, frozen=True):
     message: Message
     """Role `assistant`, reasoning taken out of the content; call ids as the model gave them ("" where it gave none)."""
     call: ModelCall
+    risked: float = 0.0
+    """US dollars that tries before it may have cost, of which nobody said what they did."""
 
 
 class ChatModel(Protocol):

@@ -43,6 +43,7 @@ class Breaker:
         self._probe_at = 0.0
         self._hold_after = min(HOLD_AFTER, max(LEAST_HELD, at_once))
         self._works = works
+        self._answered = False  # a call of this session
         self._refused = 0  # in a row
 
     def wait(self, now: float) -> float:
@@ -64,6 +65,7 @@ class Breaker:
         if end.kind in ("ok", "refused"):
             self._refused = self._refused + 1 if end.kind == "refused" else 0
             self._works |= end.kind == "ok"
+            self._answered = True
             self._failing_since, self._row, self._turned_away = None, 0, 0
             if self.held:
                 self.held = False
@@ -76,18 +78,21 @@ class Breaker:
         return changes
 
     def _failed(self, now: float, end: CallEnd, *, again: bool, probe: bool) -> list[Change]:
+        first = self._failing_since is None
         if self._failing_since is None:
             self._failing_since = now
         self._row += end.kind == "transient" and not again
         self._turned_away += end.kind == "limited" and not again
         if probe:
             self._probe_pause = min(LONGEST_PROBE_PAUSE, self._probe_pause * 2)
-            self._probe_at = now + self._probe_pause
+            self._probe_at = min(now + self._probe_pause, max(now, self._failing_since + self._patience))
         elif not self.held and self._row >= self._hold_after:
             self.held, self._probe_pause = True, 1.0
             self._probe_at = now + self._probe_pause
             words = f"{self._row} calls in a row failed, the last with: {end.words}"
             return [Change("hold", f"{words}; the others wait while one at a time tries")]
+        if first and not self._answered and end.kind == "transient":
+            return [Change("fault", f"the first call failed: {end.words}; it is tried again, for {self._patience:g} s at most")]
         return []
 
     def _why_stop(self, now: float, end: CallEnd, others: int) -> str:

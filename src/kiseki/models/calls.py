@@ -39,7 +39,7 @@ class Change(msgspec.Struct, frozen=True):
     """A decision, for whoever wants to know why a run slows down."""
 
     kind: str
-    """`limit`, `pause`, `hold`, `resume`, `budget` or `stop`."""
+    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget` or `stop`."""
     detail: str
 
 

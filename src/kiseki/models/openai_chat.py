@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -129,7 +130,7 @@ class OpenAIChat:
             raise BadResponse(f"The answer of {self._url} was cut short or is no HTTP: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             sent = not isinstance(error, aiohttp.ClientConnectorError)
-            raise ProviderUnreachable(f"No connection to {self._url}: {error or type(error).__name__}", sent=sent) from error
+            raise ProviderUnreachable(f"No connection to {self._url}: {_reason(error)}", sent=sent) from error
         if (inside := error_inside(answer)) is not None:
             raise inside
         return reply_of(answer, started=started, seconds=time.perf_counter() - clock), rate
@@ -197,3 +198,10 @@ async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings
                     await response.read()
             break
     return reply.result()
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, in the system's words where it is the system that says so."""
+    cause = getattr(error, "os_error", error)
+    number = getattr(cause, "errno", None) or 0
+    return os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or str(error) or type(error).__name__

@@ -60,7 +60,7 @@ def read_prices(path: str) -> dict[str, Price]:
 
     try:
         text = Path(path).read_text(encoding="utf-8")
-        content = msgspec.convert(yaml.safe_load(text), dict[str, _FilePrice])
+        content = {name: _file_price(name, each) for name, each in msgspec.convert(yaml.safe_load(text), dict[str, Any]).items()}
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--prices: cannot read {path}: {error}") from error
     except (yaml.YAMLError, ValueError, msgspec.ValidationError) as error:  # ValueError: a date that is none
@@ -74,6 +74,13 @@ def read_prices(path: str) -> dict[str, Price]:
             raise UsageError(f"--prices {path}: a price of {model} is not a number of 0 or more")
         prices[model] = price
     return prices
+
+
+def _file_price(model: str, fields: Any) -> _FilePrice:
+    try:
+        return msgspec.convert(fields, _FilePrice)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"{model}: {error}") from error
 
 
 def listed_price(base_url: str, api_key: str, model: str) -> Price | None:

@@ -53,8 +53,19 @@ def are_stale(ledger: Ledger) -> bool:
     return bool(ledger.get_meta("views_stale"))
 
 
+def mark_behind(ledger: Ledger) -> None:
+    """A session has begun, and the files of the whole run are made at its end."""
+    ledger.set_meta("views_behind", "1")
+
+
+def are_behind(ledger: Ledger) -> bool:
+    """Whether the last session was ended before it could make them."""
+    return bool(ledger.get_meta("views_behind"))
+
+
 def mark_fresh(ledger: Ledger) -> None:
-    ledger.set_meta("views_stale", "")
+    with ledger.transaction():
+        ledger.db.execute("INSERT OR REPLACE INTO meta VALUES ('views_stale', ''), ('views_behind', '')")
 
 
 class Views:

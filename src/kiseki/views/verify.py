@@ -22,7 +22,16 @@ from kiseki.ledger.words import LEDGER_NAME, in_words
 from kiseki.trajectory.record import decode_record
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
-from kiseki.views.build import CHECKPOINT, TRAJECTORIES, Views, ViewSettings, batch_path, load_view_settings
+from kiseki.views.build import (
+    CHECKPOINT,
+    TRAJECTORIES,
+    Views,
+    ViewSettings,
+    are_behind,
+    are_stale,
+    batch_path,
+    load_view_settings,
+)
 from kiseki.views.compare import SHOWN, Fault, differences, is_same, told
 from kiseki.views.filters import discard_reason
 from kiseki.views.statistics import STATISTICS, make_statistics
@@ -47,6 +56,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """Outcome (`completed`, `partial`, `discarded:<reason>`, `failed:<error class>`, `pending`) → attempts → rollouts.
     Empty when the ledger cannot be read."""
     problems: tuple[str, ...]
+    behind: bool = False
+    """The last session was ended before it could make the files of the whole run; they are not compared."""
 
     def rollouts(self, outcome: str) -> int:
         """How many ended so, `failed` of whatever class."""
@@ -69,7 +80,7 @@ def verify(ledger: Ledger, console: Console) -> Verdict:
         problems = [f"{LEDGER_NAME}: {line}; {RESTORE}" for line in told(_record_faults(ledger, console))]
         merge = f"kiseki merge {ledger.folder} makes it again" if not problems else f"first {RESTORE}"
         problems += [f"{line}; {remedy or merge}" for line, remedy in _view_problems(ledger, settings, console)]
-        return Verdict(outcomes, tuple(problems))
+        return Verdict(outcomes, tuple(problems), are_behind(ledger))
     except (sqlite3.DatabaseError, msgspec.DecodeError, UnicodeDecodeError) as error:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(in_words(ledger.folder, error), LedgerError):
             raise  # the disk's doing, or another program's
@@ -254,19 +265,23 @@ def _record_faults(ledger: Ledger, console: Console) -> Iterator[Fault]:
 def _view_problems(ledger: Ledger, settings: ViewSettings, console: Console) -> Iterator[tuple[str, str]]:
     """Where a file says something else than would be written now, and what to do about it where that is not a merge."""
     views = Views(ledger, settings)
+    if are_behind(ledger):  # of batch files there are those of batches that had ended
+        if not are_stale(ledger):
+            yield from _batch_problems(ledger.folder, views, console, all_of_them=False)
+        return
     path = ledger.folder / TRAJECTORIES
     with counting_bar(console, f"comparing {TRAJECTORIES}") as done:
         if not path.exists():
             yield f"{TRAJECTORIES}: it is not there", ""
         elif not is_same(path, _counted(views.trajectory_lines(), done)):
             yield from _told_of(path, views.trajectory_lines())
-    yield from _batch_problems(ledger.folder, views, console)
+    yield from _batch_problems(ledger.folder, views, console, all_of_them=True)
     yield from _summary_problems(ledger.folder / CHECKPOINT, views.checkpoint(), "last_updated")
     statistics = msgspec.to_builtins(make_statistics(ledger, settings))
     yield from _summary_problems(ledger.folder / STATISTICS, statistics, "completed_at")
 
 
-def _batch_problems(folder: Path, views: Views, console: Console) -> Iterator[tuple[str, str]]:
+def _batch_problems(folder: Path, views: Views, console: Console, *, all_of_them: bool) -> Iterator[tuple[str, str]]:
     numbers = views.stale_batches(all_of_them=True)
     known = {batch_path(folder, number).name for number in numbers}
     found = sorted(path.name for path in folder.glob("batch_*.jsonl") if re.fullmatch(r"batch_\d+\.jsonl", path.name))
@@ -278,7 +293,8 @@ def _batch_problems(folder: Path, views: Views, console: Console) -> Iterator[tu
                 if path.exists():
                     faults.append(("batch files of a batch without a kept row", path.name))
             elif not path.exists():
-                faults.append(("batch files that are not there", path.name))
+                if all_of_them:
+                    faults.append(("batch files that are not there", path.name))
             elif not is_same(path, views.batch_lines(number)):
                 different.append(number)
     for number in different[:SHOWN]:
