@@ -171,6 +171,9 @@ def test_a_read_only_folder(tmp_path: Path, disk: Disk) -> None:
         disk.kiseki(*flags(tmp_path, server, "--resume"), cwd=tmp_path, status=0)
         assert server.stats()["calls"] == calls + 60 - done
     assert [row["prompt_index"] for row in read_rows(disk.root / "r/trajectories.jsonl")] == list(range(60))
+    disk.read_only(True)  # as an archive is: it can be checked where it lies
+    assert "every file says what it says" in disk.kiseki("verify", "data/r", cwd=tmp_path, status=0).stdout
+    disk.kiseki("log", "data/r", cwd=tmp_path, status=0)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None:

@@ -76,6 +76,16 @@ def test_it_is_given_up_after_two_deaths_also_on_resume(tmp_path: Path) -> None:
     assert "failed:WorkerDied" in error
 
 
+def test_one_worker_is_a_process_too(tmp_path: Path) -> None:
+    """Else what kills it kills the driver, and nobody would be left to say why."""
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "poison"}, {"prompt": "good"}])
+    with MockServer(script=SCRIPT) as server:
+        command = [each for each in flags(tmp_path, server) if each != "--engine=processes"]
+        kiseki(*command, cwd=tmp_path, status=3)
+    assert statistics(tmp_path)["failed"] == {"WorkerDied": 1}
+    assert [row["prompt"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")] == ["good"]
+
+
 def test_a_death_is_remembered_when_the_driver_dies_too(tmp_path: Path) -> None:
     write_dataset(tmp_path / "p.jsonl", [{"prompt": "poison"}, {"prompt": "good"}])
     with MockServer(script=SCRIPT) as server:

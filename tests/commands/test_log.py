@@ -76,7 +76,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     assert "has no run.db" in kiseki("log", ".", cwd=tmp_path, status=2).stderr
     (tmp_path / "run.db").write_bytes(b"no database" * 100)
     done = kiseki("log", ".", cwd=tmp_path, status=2)
-    assert "file is not a database; kiseki verify" in done.stderr
+    assert "is damaged or no ledger (file is not a database)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     (tmp_path / "run.db").unlink()
     with sqlite3.connect(tmp_path / "run.db") as db:

@@ -38,24 +38,15 @@ def main(argv: Sequence[str]) -> int:
     from rich.text import Text
 
     from kiseki.errors import LedgerError
-    from kiseki.ledger.schema import VERSION
-    from kiseki.ledger.words import LEDGER_NAME
+    from kiseki.ledger.opening import open_to_read
 
     folder, console = Path(flags.run_folder), make_console()
-    path = folder / LEDGER_NAME
-    if not path.exists():
-        raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
     try:
-        # without the lock, since nothing is written: a run that is slow now is what one wants to look at
-        with closing(sqlite3.connect(path)) as db:
-            db.execute("PRAGMA query_only = ON")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version != VERSION:
-                words = f"{path} has format {version}, and this version of the tool reads {VERSION}"
-                raise LedgerError(f"{words}; kiseki verify {folder} brings an older one up")
+        # without the lock: a run that is slow now is what one wants to look at
+        with closing(open_to_read(folder)) as db:
             sessions, configurations, decisions = _sessions(db), _configurations(db), _decisions(db)
     except (sqlite3.DatabaseError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LedgerError(f"{path} cannot be read: {error}; kiseki verify {folder} says more") from error
+        raise LedgerError(f"the ledger of {folder} cannot be read: {error}; kiseki verify {folder} says more") from error
     console.print(sessions)
     if configurations.row_count:
         console.print(configurations)

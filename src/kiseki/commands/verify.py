@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     folder, stdout = Path(flags.run_folder), make_console()
     console = Console(stderr=True) if flags.list else stdout
     try:
-        ledger = open_ledger(folder, create=False)
+        ledger = open_ledger(folder, create=False, read_only_too=True)
     except LedgerError as error:
         cause = error.__cause__
         if not isinstance(cause, (sqlite3.DatabaseError, UnicodeDecodeError)):

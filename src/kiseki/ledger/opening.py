@@ -19,15 +19,17 @@ CACHE_KB = 48_000
 """Holds the index of a million prompts' keys, which planning visits in random order."""
 
 
-def open_ledger(folder: Path, *, create: bool) -> Ledger:
-    """The ledger in `folder`, locked for this process.
+def open_ledger(folder: Path, *, create: bool, read_only_too: bool = False) -> Ledger:
+    """The ledger in `folder`, locked for this process. `read_only_too`: without a lock where nobody can write there anyway.
 
     Raises `LedgerError`: in use by another process, not there (with `create` false), not writable, damaged, not a ledger, or of
     another version; `StorageError` on a full disk.
     """
     path = folder / LEDGER_NAME
-    if not create and not path.exists():
-        raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
+    if not create:
+        check_there(folder)
+    if read_only_too and _is_read_only(folder):
+        return Ledger(folder, open_to_read(folder), os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     lock = _take_lock(folder)
     try:
         connection = _connect(path)
@@ -47,6 +49,39 @@ def open_ledger(folder: Path, *, create: bool) -> Ledger:
         os.close(lock)
         raise
     return Ledger(folder, connection, lock)
+
+
+def open_to_read(folder: Path) -> sqlite3.Connection:
+    """A connection that can only read, without the lock: also while a run goes, and where nobody can write.
+
+    Raises `LedgerError`: not there, damaged, of another version; or its journal would have to be played back and cannot be.
+    """
+    path = folder / LEDGER_NAME
+    check_there(folder)
+    # immutable: without the journal's shared memory, which would have to be made beside it
+    read_only = _is_read_only(folder)
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}{'?immutable=1' * read_only}", uri=True, isolation_level=None)
+        connection.execute("PRAGMA query_only = ON")
+        version = _format(path, connection)
+    except sqlite3.DatabaseError as error:
+        raise in_words(folder, error) from error
+    journal = path.with_name(f"{path.name}-wal")
+    if read_only and journal.exists() and journal.stat().st_size:
+        raise LedgerError(f"{path} has a journal to be played back, and {folder} is read-only; copy it to where it is not")
+    if version != VERSION:
+        raise LedgerError(f"{path} has format {version}, this version of the tool {VERSION}; kiseki merge {folder} brings it up")
+    return connection
+
+
+def check_there(folder: Path) -> None:
+    """Raises `LedgerError` for a folder without a ledger."""
+    if not (folder / LEDGER_NAME).exists():
+        raise LedgerError(f"{folder} has no {LEDGER_NAME}: it is not a run folder of this tool")
+
+
+def _is_read_only(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def _take_lock(folder: Path) -> int:
