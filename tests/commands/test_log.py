@@ -81,4 +81,4 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "run.db").unlink()
     with sqlite3.connect(tmp_path / "run.db") as db:
         db.execute("PRAGMA user_version = 1")
-    assert "has format 1" in kiseki("log", ".", cwd=tmp_path, status=2).stderr
+    assert "a database of something else" in kiseki("log", ".", cwd=tmp_path, status=2).stderr
