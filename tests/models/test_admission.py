@@ -17,7 +17,7 @@ from kiseki.models.base import RateInfo
 from kiseki.models.breaker import HOLD_AFTER, Breaker
 from kiseki.models.budget import Budget
 from kiseki.models.calls import DROPPED, NOT_SENT, CallEnd
-from kiseki.models.rate_limit import RateLimit
+from kiseki.models.rate_limit import LEAST_ROUND, RateLimit
 
 PATIENCE = 100.0
 REPLY = 100
@@ -206,19 +206,22 @@ def test_who_leaves_makes_room_for_those_behind() -> None:
 
 def test_a_pause_is_over_by_itself() -> None:
     run = Run()
-    run.call("limited", retry_after=20.0)
+    for _ in range(LEAST_ROUND):
+        run.call("limited", retry_after=20.0)
     key = run.ask()
     run.time.advance(19.0)
     assert not run.under_way
     run.time.advance(1.0)
     assert run.under_way == [key]
-    assert run.decided == ["limit"]
+    assert run.decided == ["pause"]
 
 
 def test_closed_it_looks_no_more() -> None:
     run = Run()
-    run.call("limited", retry_after=20.0)
+    for _ in range(LEAST_ROUND):
+        run.call("limited", retry_after=20.0)
     run.ask()
+    assert run.time.due is not None
     run.admission.close()
     assert run.time.due is None
 
@@ -312,7 +315,7 @@ def test_a_door() -> None:
         gone, never = door.ask(Ask(1))
         next_key, waits = door.ask(Ask(1))
         door.leave(gone, NOT_SENT)
-        door.leave(key, CallEnd("limited", retry_after=30.0))
+        door.leave(key, CallEnd("ok", rate=RateInfo(requests_left=0, requests_reset=30.0)))
         assert not waits.done()
         assert await waits == Admitted()
         assert time.now == 30.0

@@ -167,8 +167,9 @@ class Driver:
             elif self._schedule.flying or self._ended or self._schedule.next_due():
                 self._changed.clear()
                 due = self._schedule.next_due()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), None if due is None else due - time.monotonic())
+                with suppress(TimeoutError):  # not wait_for, which may swallow a cancellation (CPython 3.11)
+                    async with asyncio.timeout(None if due is None else due - time.monotonic()):
+                        await self._changed.wait()
             else:
                 return
         while self._schedule.flying:  # stopping: what flies either lands or is cancelled with the rest
@@ -251,7 +252,8 @@ class Driver:
         try:
             while self._ended or not self._closing:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._arrived.wait(), COMMIT_SECONDS)
+                    async with asyncio.timeout(COMMIT_SECONDS):
+                        await self._arrived.wait()
                 self._arrived.clear()
                 if not self._closing:
                     await asyncio.sleep(LINGER)

@@ -1,18 +1,23 @@
-"""How many requests an endpoint gets at once, and how fast one after the other: additive increase, multiplicative decrease,
-pauses, and what its headers say is left. A pure state machine: it is fed starts, ends and the time, and asked how long the next
-request has to wait.
+"""How many requests an endpoint gets at once, and how fast one after the other. A pure state machine: it is fed starts, ends and
+the time, and asked how long the next request has to wait.
 
 Limits belong to an endpoint and not to a process, so a run has one of these (`admission.py`), whatever number of workers.
 
-- A request that is turned away (429, 503) cuts the limit by a quarter, once for all that were on their way at that moment.
-  Each further one of these lowers it to what the endpoint still has of them in work, to a quarter of the old limit at most:
-  those that it did not turn away are what it can take.
-- It grows by 1 after a round of successes (as many as the limit, 10 at least), by 2 after the second round without a cut, by 3
-  after the third …: slowly where a cut was just now, and soon back to the ceiling when the reason for it is gone. A small
-  limit grows by a quarter at most.
-- Below the ceiling requests start evenly, as many in the time of one as the limit: many endpoints count per minute or second,
-  and turn away what comes in bursts. A limit below 1 is one request at once, with a rest between two.
-- A passing failure (5xx, a lost connection) says nothing about how much is too much: growth stops for a while, no more.
+- It judges by rounds: about as many answers as the limit, from the moment when the limit was last set. What counts is the share
+  of a round's requests that was turned away (429, 503).
+- A quiet round lets the limit grow: by 1, by 2 after the second in a row, by 3 after the third …, a small one by a fifth at
+  most; and by doubling up to the last limit that is known to have been good.
+- Another one cuts the limit to what the endpoint took of it. The round after that tells what kind of endpoint it is. Where it
+  turns requests away because they are too many, a smaller limit has it turn away a smaller share: the cut stands. Where it turns
+  away the same share (a router that does so whatever comes, somebody else's load), fewer requests help nobody: the limit is what
+  it was before, and that share is usual and disturbs no more until it falls.
+- When an endpoint takes nothing at all, one request at a time tries, with growing pauses; its first success brings back the
+  limit that was good before, or half of it when that was tried in vain already.
+- What `Retry-After` asks for is waited out by the call itself (`retry.py`), and by all where about half of the requests are
+  turned away. What headers say is left holds for all.
+- From the first cut on requests start evenly, as many in the time of one as the limit, never fewer: many endpoints count per
+  minute or second, and turn away what comes in bursts.
+- A passing failure (5xx, a lost connection) says nothing about how much is too much: a round with many of them grows nothing.
 """
 
 from __future__ import annotations
@@ -22,30 +27,43 @@ import math
 from kiseki.models.base import RateInfo
 from kiseki.models.calls import CallEnd, Change
 
-LEAST = 1 / 16
-"""Of the limit: one request, then a rest 15 times as long as it took."""
-CUT = 0.75
-"""What one cut leaves of the limit: near enough to the old one that little is lost where the limit was only just too high."""
+LEAST_ROUND = 10
+SURE_ROUND = 20
+"""Answers in a round at least: where the limit is 5 or more the latter, so that chance decides less; where it is smaller fewer,
+so that a round does not last for ever. So many requests turned away and not one taken are a round, too."""
+TOLERATED = 0.03
+"""Share turned away in a quiet round where none is usual."""
+CLEARLY = 0.25
+"""Above the tolerated share, and a round need not be played to its end."""
+MOST_USUAL = 0.6
+"""Share turned away that is still looked at as perhaps usual. Half of all is what is kept as such at most."""
+STEP = 0.75
+"""What a first cut leaves at least of a limit that was good just now: an endpoint that counts evenly turns away every other
+request when they come only slightly too fast."""
 FLOOR = 0.25
-"""What all the requests turned away of one round leave of it at least."""
-ROUND = 10
-"""Successes in a round at least: where the limit is small, few requests find out that it grew too far."""
-GROWTH = 0.25
+"""What one cut leaves at least."""
+GROWTH = 0.2
 """Of the limit, by which one round lets it grow at most."""
+FAILING = 0.2
+"""Share of passing failures in a round that may still grow."""
 PACE = 0.9
 """Of an even distance between two starts: a little less, so that it is the limit that holds back and not the pace alone."""
 NEWEST = 0.1
 """Weight of the newest success in the time that a request takes."""
+RECENT = 20
+"""Answers that count as the last ones: in as many as these, or as are under way."""
+PAUSE_SHARE = 0.45
+"""Share turned away of the last ones, above which `Retry-After` holds for all."""
 BASE_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-"""Of a pause that the endpoint did not ask for: 1 s after the first cut without a success, doubled with each further one. Of the
-distance between two starts, too."""
+"""Of a pause that the endpoint did not ask for: 1 s at first, and doubled as long as it takes nothing. Of the distance between
+two starts, too."""
 LONGEST_ASKED = 300.0
 """Of a pause that it did ask for; a daily quota's "come back tomorrow" is asked again after that."""
 SAID_SECONDS = 60.0
-"""After a pause that headers told of, before another is worth a word: at some endpoints every answer tells of one."""
-GROWTH_PAUSE = 10.0
-"""Seconds without growth after a passing failure."""
+"""After a pause, before another is worth a word: at some endpoints every answer tells of one."""
+SAID_LIMIT_SECONDS = 10.0
+"""The same for the limit."""
 
 
 class _Window:
@@ -64,6 +82,35 @@ class _Window:
             self.left, self.until = left - since, at + min(reset, LONGEST_ASKED)
 
 
+class _Round:
+    """What came of the requests since the limit was set."""
+
+    def __init__(self, now: float, since: int, in_flight: int) -> None:
+        self.began = now
+        self.since = since
+        """Requests up to this number belong to rounds before."""
+        self.newest = since
+        """The newest of its requests that was answered."""
+        self.ok = 0
+        """Successes, those of requests from before too."""
+        self.failed = 0
+        """Passing failures, likewise."""
+        self.limited = 0
+        """Of its requests, those turned away."""
+        self.peak = in_flight
+
+    @property
+    def judged(self) -> int:
+        """Its requests of which it is known whether they were turned away. That takes no time, so an older one than an answered
+        one, still under way, was not."""
+        return self.newest - self.since
+
+    @property
+    def in_vain(self) -> bool:
+        """All of its requests were turned away."""
+        return 0 < self.limited == self.judged
+
+
 class RateLimit:
     """The state for one endpoint."""
 
@@ -74,28 +121,39 @@ class RateLimit:
         self.in_flight = 0
         self._started = 0
         self._tokens_started = 0
-        self._began: dict[int, tuple[float, int]] = {}  # of those in flight: when, and the tokens of all up to then
-        self._cut_at = 0  # requests up to this number were under way at the last cut
+        self._began: dict[int, tuple[float, int]] = {}  # of those in flight, in order: when, and the tokens of all up to then
         self._told_by = 0  # the newest request whose answer had headers
-        self._floor = 0.0
-        self._good = 0  # successes of this round
-        self._quiet_rounds = 0
-        self._fruitless_cuts = 0  # since the last success
+        self._round = _Round(0.0, 0, 0)
+        self._quiet_rounds = 0  # in a row
+        self._cut: tuple[float, float] | None = (
+            None  # that is to be judged by this round: the share turned away, the limit before
+        )
+        self._in_vain_before = False  # the round before was
+        self._usual = 0.0
+        self._good = self.limit
+        self._proved = False  # a quiet round was the last word on `_good`
+        self._tries = 0  # of one request at a time, 0 when the endpoint takes some
+        self._recent = 0.0  # share turned away of the last ones
         self._seconds = 0.0  # that a request takes
+        self._evenly = False
         self._next_start = 0.0
         self._paused_until = 0.0
-        self._growth_from = 0.0
-        self._said_until = 0.0
         self._requests = _Window()
         self._tokens = _Window()
+        self._why = ""
+        self._said = ceiling
+        self._say_limit_at = 0.0
+        self._say_pause_at = 0.0
 
     @property
     def at_once(self) -> int:
-        return max(1, round(self.limit))
+        # 1.2 is still one: that a second one may come every now and then is tried only after two quiet rounds
+        return max(1, math.ceil(self.limit - 0.25))
 
     def wait(self, now: float, tokens: int) -> float:
         """Seconds that a request of so many tokens has to wait: 0.0 it may start, `math.inf` until another one ends."""
-        if self.in_flight >= self.at_once:
+        trying = self._tries > 0 and self._started == self._round.since  # while those from before may take long to end
+        if self.in_flight >= self.at_once and not trying:
             return math.inf
         until = max(self._paused_until, self._next_start)
         return max(0.0, until - now, self._requests.wait(now, 1), self._tokens.wait(now, tokens))
@@ -103,14 +161,16 @@ class RateLimit:
     def start(self, now: float, tokens: int) -> int:
         """A request starts. Returns its number, to be given back at its end."""
         self.in_flight += 1
+        self._round.peak = max(self._round.peak, self.in_flight)
         self._started += 1
         self._tokens_started += tokens
         self._began[self._started] = (now, self._tokens_started)
         self._requests.left -= 1
         self._tokens.left -= tokens
-        if self.limit < self.ceiling:
-            gap = min(LONGEST_SECONDS, PACE * self._seconds / self.limit)
-            self._next_start = max(self._next_start, now) + gap
+        if self._evenly:
+            seconds = self._seconds or now - next(iter(self._began.values()))[0]  # at least as long as the oldest has taken
+            gap = PACE * seconds * (1.0 - self._usual) / self.limit
+            self._next_start = max(self._next_start, now) + min(LONGEST_SECONDS, gap)
         return self._started
 
     def end(self, now: float, number: int, end: CallEnd) -> list[Change]:
@@ -120,57 +180,159 @@ class RateLimit:
         if end.rate is not None and number > self._told_by:
             self._told_by = number
             changes += self._told(now, began, number, tokens_started, end.rate)
-        if end.kind == "limited":
-            changes += self._turned_away(now, number, end)
-        elif end.kind == "transient":
-            self._growth_from = now + GROWTH_PAUSE
-        elif end.kind == "ok":
-            self._fruitless_cuts = 0
-            self._seconds += (now - began - self._seconds) * (NEWEST if self._seconds else 1.0)
-            self._good += 1
-            if self._good >= max(self.limit, ROUND):
-                changes += self._round(now)
-        return changes
+        if end.kind in ("ok", "limited", "transient"):
+            changes += self._answered(now, began, number, end)
+        return changes + self._say_limit(now)
 
     def _told(self, now: float, began: float, number: int, tokens_started: int, rate: RateInfo) -> list[Change]:
         before = max(self._requests.wait(now, 1), self._tokens.wait(now, 1))
         self._requests.told(began, rate.requests_left, rate.requests_reset, self._started - number)
         self._tokens.told(began, rate.tokens_left, rate.tokens_reset, self._tokens_started - tokens_started)
         seconds = max(self._requests.wait(now, 1), self._tokens.wait(now, 1))
-        if seconds <= before or now < self._said_until:
+        if seconds <= before:
             return []
-        self._said_until = now + seconds + SAID_SECONDS
-        return [Change("pause", f"{seconds:.1f} s: the endpoint's x-ratelimit headers say that nothing is left until then")]
+        return self._say_pause(now, seconds, "the endpoint's x-ratelimit headers say that nothing is left until then")
 
-    def _turned_away(self, now: float, number: int, end: CallEnd) -> list[Change]:
-        before, changes = self.at_once, []
-        self._good = self._quiet_rounds = 0
-        if number > self._cut_at:
-            if self.limit >= self.ceiling:  # which may be any number
-                self.limit = min(self.limit, self.in_flight + 1.0)
-            self._floor = max(LEAST, self.limit * FLOOR)
-            self.limit = max(LEAST, self.limit * CUT)
-            self._cut_at = self._started
-            self._fruitless_cuts += 1
-            asked = f"it asks for {end.retry_after:g} s" if end.retry_after is not None else "it names no time"
-            changes.append(Change("limit", f"{before} → {self.at_once} requests at once: {end.words} ({asked})"))
-            own = min(LONGEST_SECONDS, BASE_SECONDS * 2.0 ** min(self._fruitless_cuts - 1, 30))
+    def _answered(self, now: float, began: float, number: int, end: CallEnd) -> list[Change]:
+        this, mine, changes = self._round, number > self._round.since, []
+        if mine:
+            this.newest = max(this.newest, number)
+        self._recent += ((end.kind == "limited") - self._recent) / max(RECENT, self.in_flight + 1)
+        if end.kind == "limited":
+            this.limited += mine
+            if end.retry_after is not None and (self._tries or self._recent > PAUSE_SHARE):
+                changes += self._pause(now, 0.0, end)
+        elif end.kind == "transient":
+            this.failed += 1
         else:
-            self.limit = max(self._floor, min(self.limit, float(self.in_flight)))
-            own = 0.0
-        pause = own if end.retry_after is None else min(end.retry_after, LONGEST_ASKED)
-        self._paused_until = max(self._paused_until, now + pause)
+            this.ok += 1
+            self._seconds += (now - began - self._seconds) * (NEWEST if self._seconds else 1.0)
+            if self._tries and mine:
+                self._tries, self._proved, self._in_vain_before = 0, False, False
+                self._set(now, self._good, "it takes requests again")
+        if self._is_over(now):
+            changes += self._judge(now, end)
         return changes
 
-    def _round(self, now: float) -> list[Change]:
-        """As many successes as the limit."""
-        self._good = 0
-        if now < self._growth_from or self.limit >= self.ceiling:
+    @property
+    def _tolerated(self) -> float:
+        """Share turned away in a quiet round: what is usual, and what chance adds to it."""
+        return TOLERATED + self._usual * (1.7 - 0.7 * self._usual)
+
+    @property
+    def _reached(self) -> float:
+        """The limit, as far as it was made use of: a ceiling may be any number."""
+        return max(1.0, min(self.limit, float(self._round.peak))) if self.limit >= self.ceiling else self.limit
+
+    def _is_over(self, now: float) -> bool:
+        this, reached = self._round, self._reached
+        if this.in_vain:
+            soon = this.limited >= LEAST_ROUND / 2 and now - this.began > self._seconds
+            return self._tries > 0 or this.limited >= LEAST_ROUND or soon
+        size = max(LEAST_ROUND, min(SURE_ROUND, 4 * reached), reached)
+        if this.judged >= reached and this.limited >= max(3, size * (self._tolerated + CLEARLY)):
+            return True
+        return this.ok + this.failed + this.limited >= size and self._started - this.since >= size / 2
+
+    def _judge(self, now: float, end: CallEnd) -> list[Change]:
+        this = self._round
+        share = this.limited / this.judged if this.limited else 0.0
+        if this.in_vain:
+            older = bool(self._began) and next(iter(self._began)) < this.newest
+            if self._in_vain_before or not (this.ok or this.failed or older):
+                return self._try_one(now, end)
+        self._in_vain_before = this.in_vain
+        cut, self._cut = self._cut, None
+        if cut is not None and self._helped_nobody(share, *cut):
+            self._usual = max(self._usual, min(0.5, (cut[0] + share) / 2))
+            self._set(now, cut[1], f"{share:.0%} are turned away whatever their number")
+        elif share <= self._tolerated:
+            self._quiet(now, share)
+        else:
+            self._turned_away(now, share, end, first=cut is None)
+        return []
+
+    def _helped_nobody(self, share: float, share_before: float, limit_before: float) -> bool:
+        """Whether a cut let the endpoint turn away as much as before. If not, the limit that it cut was too high."""
+        if self.limit < limit_before and share_before <= MOST_USUAL and share <= 1.5 * share_before + 0.1:
+            by_load = max(0.0, 1.0 - (1.0 - share_before) * limit_before / self.limit)
+            if share > by_load + (share_before - by_load) / 3:
+                return True
+        if max(share, share_before) < 1.0:  # where nothing was taken nothing is known
+            self._good = self.limit
+            self._usual /= 2
+        return False
+
+    def _quiet(self, now: float, share: float) -> None:
+        this = self._round
+        if share < self._usual:
+            self._usual += (share - self._usual) * min(0.5, this.judged / 100)
+        self._good, self._proved = max(self._good, self.limit), True
+        grown = self.limit
+        if this.failed <= FAILING * (this.ok + this.failed):
+            self._quiet_rounds += 1
+            by = self.limit if self.limit < self._good else min(self._quiet_rounds, self.limit * GROWTH)
+            grown = min(self.limit + by, self._good if self.limit < self._good else float(self.ceiling))
+        self._set(now, grown, f"few or none were turned away for {self._quiet_rounds} rounds")
+
+    def _turned_away(self, now: float, share: float, end: CallEnd, *, first: bool) -> None:
+        self._quiet_rounds = 0
+        if self.limit >= self.ceiling:
+            self._start_from_reached()
+        took = self.limit * (1.0 - share) / (1.0 - self._usual)
+        least = max(1.0, FLOOR * self.limit)
+        if first and self._proved:
+            least = max(least, STEP * min(self._good, self.limit))
+        if share == 1.0:
+            least = max(least, self.in_flight)  # so many it has in work
+        self._cut = (share, self.limit)
+        self._set(now, min(self.limit, max(least, took)), f"{share:.0%} were turned away, the last with: {end.words}")
+
+    def _try_one(self, now: float, end: CallEnd) -> list[Change]:
+        """The endpoint takes nothing."""
+        if not self._tries:
+            if self.limit >= self.ceiling:
+                self._start_from_reached()
+            if not self._proved:
+                self._good = max(1.0, self._good / 2)
+            self._cut, self._quiet_rounds = None, 0
+        own = min(LONGEST_SECONDS, BASE_SECONDS * 2.0 ** min(self._tries, 30))
+        self._tries += 1
+        self._set(now, 1.0, f"all are turned away, the last with: {end.words}")
+        return self._pause(now, own, end)
+
+    def _start_from_reached(self) -> None:
+        self.limit = self._reached
+        self._good = min(self._good, self.limit)
+        self._said = min(self._said, self.at_once)
+        self._evenly = True
+
+    def _set(self, now: float, limit: float, why: str) -> None:
+        """A round begins."""
+        self.limit, self._why = limit, why
+        self._round = _Round(now, self._started, self.in_flight)
+
+    def _pause(self, now: float, own: float, end: CallEnd) -> list[Change]:
+        """For all: what the endpoint asks for, `own` where it names no time."""
+        seconds = own if end.retry_after is None else min(end.retry_after, LONGEST_ASKED)
+        self._paused_until = max(self._paused_until, now + seconds)
+        return self._say_pause(
+            now, seconds, f"{end.words} ({'it names no time' if end.retry_after is None else 'it asks for that'})"
+        )
+
+    def _say_pause(self, now: float, seconds: float, why: str) -> list[Change]:
+        if seconds < 1.0 or now < self._say_pause_at:
             return []
-        self._quiet_rounds += 1
-        self.limit = min(float(self.ceiling), self.limit + min(self._quiet_rounds, self.limit * GROWTH))
-        if self.limit < self.ceiling:
+        self._say_pause_at = now + seconds + SAID_SECONDS
+        return [Change("pause", f"{seconds:.1f} s: {why}")]
+
+    def _say_limit(self, now: float) -> list[Change]:
+        """What differs by a third from what was said last, small steps to and fro left out; and the ceiling."""
+        before, at_once = self._said, self.at_once
+        less, more = sorted((before, at_once))
+        much = more * 2 >= less * 3 and (more - less > 1 or more == self.ceiling)
+        worth = much or before < at_once == self.ceiling
+        if not worth or now < self._say_limit_at:
             return []
-        return [
-            Change("limit", f"{self.ceiling} requests at once again: nothing was turned away for {self._quiet_rounds} rounds")
-        ]
+        self._said, self._say_limit_at = at_once, now + SAID_LIMIT_SECONDS
+        return [Change("limit", f"{before} → {at_once} requests at once: {self._why}")]

@@ -2,7 +2,7 @@
 
 Full jitter: the wait before retry n is uniform in [0, min(cap, base * 2^n)], so that many calls that failed together do not
 come back together (aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter). What the endpoint asks for
-(`Retry-After`) holds back every call of the run, and is `rate_limit.py`'s.
+(`Retry-After`) is waited out at least, 300 s of it at a time; whether it holds for other calls, too, is `rate_limit.py`'s.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from kiseki.models.calls import is_limited
 
 BASE_SECONDS = 1.0
 CAP_SECONDS = 60.0
+LONGEST_ASKED = 300.0
+"""Of what the endpoint asks for: after that it is asked again."""
 
 
 class Retries:
@@ -35,10 +37,11 @@ class Retries:
         if not error.retryable:
             return None
         delay = self._rng.uniform(0.0, min(CAP_SECONDS, BASE_SECONDS * 2.0 ** min(self.made, 30)))
+        delay = max(delay, min(error.retry_after or 0.0, LONGEST_ASKED))
         if is_limited(error):
             if self._turned_away > self._patience:
                 return None
-            self._turned_away += max(delay, error.retry_after or 0.0)
+            self._turned_away += delay
         elif not probe:
             if self._failures_left == 0:
                 return None
