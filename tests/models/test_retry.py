@@ -17,7 +17,7 @@ from kiseki.errors import (
     ProviderUnreachable,
     RateLimited,
 )
-from kiseki.models.retry import Retries, parse_retry_after
+from kiseki.models.retry import LONGEST_ASKED, Retries, parse_retry_after
 
 NOW = 1_700_000_000.0
 
@@ -80,9 +80,15 @@ def test_being_turned_away_costs_patience_and_no_retry(error: ProviderError, see
 
 
 @given(st.integers(), st.floats(1, 100))
-def test_what_it_asks_for_is_waited_meanwhile(seed: int, asked: float) -> None:
+def test_what_it_asks_for_is_waited_at_least(seed: int, asked: float) -> None:
     tries = Retries(0, 300.0, random.Random(seed))
     waited = 0.0
     while (delay := tries.next_delay(RateLimited("x", retry_after=asked), probe=False)) is not None:
-        waited += max(delay, asked)
+        assert delay >= asked
+        waited += delay
     assert 300.0 < waited <= 300.0 + max(60.0, asked)
+
+
+def test_a_day_is_not_waited_at_once() -> None:
+    tries = Retries(0, 300.0, random.Random(0))
+    assert tries.next_delay(RateLimited("x", retry_after=86_400.0), probe=False) == LONGEST_ASKED

@@ -62,8 +62,8 @@ LONGEST_ASKED = 300.0
 """Of a pause that it did ask for; a daily quota's "come back tomorrow" is asked again after that."""
 SAID_SECONDS = 60.0
 """After a pause, before another is worth a word: at some endpoints every answer tells of one."""
-SAID_LIMIT_SECONDS = 10.0
-"""The same for the limit."""
+SAID_LIMIT_SECONDS = (10.0, 300.0)
+"""The same for the limit: at first, and doubled each time up to the latter, since it may go up and down for days."""
 
 
 class _Window:
@@ -143,6 +143,7 @@ class RateLimit:
         self._why = ""
         self._said = ceiling
         self._say_limit_at = 0.0
+        self._say_limit_every = SAID_LIMIT_SECONDS[0]
         self._say_pause_at = 0.0
 
     @property
@@ -207,9 +208,10 @@ class RateLimit:
         else:
             this.ok += 1
             self._seconds += (now - began - self._seconds) * (NEWEST if self._seconds else 1.0)
-            if self._tries and mine:
-                self._tries, self._proved, self._in_vain_before = 0, False, False
+            if mine and (self._tries or self._in_vain_before):
+                self._cut, self._tries, self._in_vain_before, self._proved = None, 0, False, False
                 self._set(now, self._good, "it takes requests again")
+                return changes
         if self._is_over(now):
             changes += self._judge(now, end)
         return changes
@@ -229,6 +231,8 @@ class RateLimit:
         if this.in_vain:
             soon = this.limited >= LEAST_ROUND / 2 and now - this.began > self._seconds
             return self._tries > 0 or this.limited >= LEAST_ROUND or soon
+        if self.limit < self._good and self._cut is None and this.judged >= self.limit and not this.limited:
+            return True
         size = max(LEAST_ROUND, min(SURE_ROUND, 4 * reached), reached)
         if this.judged >= reached and this.limited >= max(3, size * (self._tolerated + CLEARLY)):
             return True
@@ -334,5 +338,6 @@ class RateLimit:
         worth = much or before < at_once == self.ceiling
         if not worth or now < self._say_limit_at:
             return []
-        self._said, self._say_limit_at = at_once, now + SAID_LIMIT_SECONDS
+        self._said, self._say_limit_at = at_once, now + self._say_limit_every
+        self._say_limit_every = min(SAID_LIMIT_SECONDS[1], 2 * self._say_limit_every)
         return [Change("limit", f"{before} → {at_once} requests at once: {self._why}")]

@@ -15,6 +15,9 @@ from kiseki.errors import ProviderError
 from kiseki.models.calls import is_limited
 
 BASE_SECONDS = 1.0
+LIMITED_BASE_SECONDS = 0.25
+"""Of a call that was turned away: what the endpoint can take is kept to by the rate limit, and many turn away a share of all
+calls, whatever they can take."""
 CAP_SECONDS = 60.0
 LONGEST_ASKED = 300.0
 """Of what the endpoint asks for: after that it is asked again."""
@@ -36,7 +39,8 @@ class Retries:
         """Seconds to wait before the next try, None to give up. `probe`: it tried for all, so it costs this call nothing."""
         if not error.retryable:
             return None
-        delay = self._rng.uniform(0.0, min(CAP_SECONDS, BASE_SECONDS * 2.0 ** min(self.made, 30)))
+        base = LIMITED_BASE_SECONDS if is_limited(error) else BASE_SECONDS
+        delay = self._rng.uniform(0.0, min(CAP_SECONDS, base * 2.0 ** min(self.made, 30)))
         delay = max(delay, min(error.retry_after or 0.0, LONGEST_ASKED))
         if is_limited(error):
             if self._turned_away > self._patience:
