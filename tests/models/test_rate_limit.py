@@ -64,8 +64,8 @@ class Endpoint:
     def turn_away(self, times: int, retry_after: float | None = None) -> None:
         """One request after the other, each as soon as it may be."""
         for _ in range(times):
-            self.now += self.start()
-            self.start()
+            while seconds := self.start():
+                self.now += seconds
             self.end(self.newest, CallEnd("limited", retry_after=retry_after, words="HTTP 429"))
 
     def fill(self) -> None:
@@ -199,8 +199,8 @@ def test_pauses_of_our_own_double_until_something_succeeds() -> None:
         pauses.append(endpoint.limit.wait(endpoint.now, 1))
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_SECONDS, LONGEST_SECONDS, LONGEST_SECONDS]
     endpoint.succeed(1)
-    endpoint.now += 1000.0
-    endpoint.turn_away(LEAST_ROUND)
+    endpoint.now += 1000.0  # a round that has lasted so long is over with half as many
+    endpoint.turn_away(LEAST_ROUND // 2)
     assert endpoint.limit.wait(endpoint.now, 1) == 1.0
 
 
@@ -465,4 +465,4 @@ def test_what_is_said_can_be_read(server: Server) -> None:
             assert before != after
     for each in times.values():
         assert all(later - earlier >= 10.0 for earlier, later in itertools.pairwise(each))
-    assert 0 < len(run.said) < 30
+    assert 0 < len(run.said) < 20

@@ -140,7 +140,7 @@ class RateLimit:
         self._paused_until = 0.0
         self._requests = _Window()
         self._tokens = _Window()
-        self._why = ""
+        self._why_less = self._why_more = ""
         self._said = ceiling
         self._say_limit_at = 0.0
         self._say_limit_every = SAID_LIMIT_SECONDS[0]
@@ -313,7 +313,11 @@ class RateLimit:
 
     def _set(self, now: float, limit: float, why: str) -> None:
         """A round begins."""
-        self.limit, self._why = limit, why
+        if limit < self.limit:
+            self._why_less = why
+        elif limit > self.limit:
+            self._why_more = why
+        self.limit = limit
         self._round = _Round(now, self._started, self.in_flight)
 
     def _pause(self, now: float, own: float, end: CallEnd) -> list[Change]:
@@ -340,4 +344,5 @@ class RateLimit:
             return []
         self._said, self._say_limit_at = at_once, now + self._say_limit_every
         self._say_limit_every = min(SAID_LIMIT_SECONDS[1], 2 * self._say_limit_every)
-        return [Change("limit", f"{before} → {at_once} requests at once: {self._why}")]
+        why = self._why_less if at_once < before else self._why_more
+        return [Change("limit", f"{before} → {at_once} requests at once: {why}")]
