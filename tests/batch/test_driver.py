@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from kiseki.batch.driver import Driver, Tally
+from kiseki.batch.driver import MAX_UNCOMMITTED_BYTES, Driver, Tally
 from kiseki.batch.engines import Engine, Give, Lost
 from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.ledger.ledger import Ledger
@@ -69,14 +70,16 @@ def attempt(spec: RolloutSpec) -> Attempt:
 
 
 class Instant:
-    """An engine whose rollouts end as soon as they begin. Counts what it has given back."""
+    """An engine whose rollouts end as soon as they begin, with `record` where that is given. Counts what it has given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: bytes = b"") -> None:
         self.given = 0
+        self._record = record
 
     async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
         async for spec in specs:
-            give(attempt(spec))
+            ended = attempt(spec)
+            give(msgspec.structs.replace(ended, record=self._record) if self._record else ended)
             self.given += 1
             await asyncio.sleep(0)
 
@@ -116,7 +119,8 @@ class Unclosable(Instant):
 
     async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
         async for spec in specs:
-            give(attempt(spec))
+            ended = attempt(spec)
+            give(msgspec.structs.replace(ended, record=self._record) if self._record else ended)
             self.given += 1
             if self.given == 8:
                 await asyncio.sleep(0)  # so that they are taken notice of
@@ -155,3 +159,20 @@ def test_a_worker_that_dies_while_the_run_stops(tmp_path: Path, ours: bool) -> N
     asyncio.run(driver.run())
     suspects = ledger.db.execute("SELECT suspect, outcome FROM rollouts ORDER BY id").fetchall()
     assert suspects == [(0 if ours else 1, "pending"), (0, "pending"), (0, "pending")]
+
+
+def test_few_large_records_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, record = 40, bytes(20_000_000)
+    engine, groups = Instant(record), list[int]()
+
+    def commit(self: Ledger, attempts: Sequence[tuple[int, Attempt]], session: SessionState) -> None:
+        groups.append(len(attempts))
+
+    monkeypatch.setattr(Ledger, "commit", commit)
+    monkeypatch.setattr(Views, "write_batch", lambda self, batch: None)
+    monkeypatch.setattr(Views, "write_checkpoint", lambda self: None)
+    driver, ledger = driver_of(tmp_path, engine, count)
+    asyncio.run(driver.run())
+    ledger.close()
+    assert sum(groups) == engine.given == count
+    assert max(groups) <= MAX_UNCOMMITTED_BYTES // len(record) + 1

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
-from kiseki.batch.driver import MAX_UNCOMMITTED_BYTES, Driver, Tally
-from kiseki.batch.engines import Give
-from kiseki.batch.plan import make_plan, read_into_ledger
 from kiseki.errors import BadResponse
-from kiseki.ledger.ledger import Ledger
-from kiseki.ledger.opening import open_ledger
-from kiseki.ledger.types import Attempt, SessionState
-from kiseki.models.admission import Admission
 from kiseki.models.base import ChatRequest
-from kiseki.models.breaker import Breaker
-from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.mock_server import MockServer
 from kiseki.models.openai_chat import OpenAIChat
-from kiseki.models.rate_limit import RateLimit
 from kiseki.models.stream import StreamedReply
 from kiseki.models.wire import MAX_ANSWER
 from kiseki.tools.redact import secrets_of
 from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
-from kiseki.trajectory.record import encode_record, summarize
-from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec, ToolCall
-from kiseki.views.build import Views, ViewSettings
+from kiseki.trajectory.types import Message, ToolCall
 
 RESULT = 50_000_000
 MOST_KB = 220_000
@@ -197,77 +183,3 @@ def test_a_long_conversation_is_kept_whole(tmp_path: Path) -> None:
         assert f'"TURN {number}"' in result
     assert len(long["conversations"]) == 2 + 2 * TURNS + 1
     kiseki("verify", "data/r", cwd=tmp_path)
-
-
-class Heavy:
-    """An engine whose rollouts end at once with records of 20 MB. Keeps how many were given back."""
-
-    def __init__(self) -> None:
-        self.given = 0
-        self._record = bytes(20_000_000)
-
-    async def run(self, specs: AsyncIterator[RolloutSpec], give: Give) -> None:
-        async for spec in specs:
-            give(msgspec.structs.replace(attempt(spec), record=self._record))
-            self.given += 1
-            await asyncio.sleep(0)
-
-    def kill(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
-def attempt(spec: RolloutSpec) -> Attempt:
-    record = Record(
-        key=spec.key,
-        sample_index=0,
-        attempt=1,
-        seed=0,
-        messages=(*spec.prompt.messages, Message(role="assistant", content="ok", reasoning="r")),
-        prompt_messages=1,
-        outcome="completed",
-        reason="answered",
-        model="m",
-        toolsets=("mine",),
-        tools_hash="h",
-    )
-    return Attempt(spec.key, summarize(record), encode_record(record), "h", "[]")
-
-
-def test_few_large_records_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 40
-    ledger = open_ledger(tmp_path, create=True)
-    ledger.start_session("{}")
-    rows = [Prompt(index=n, messages=(Message(role="user", content=f"p{n}"),)) for n in range(count)]
-    read_into_ledger(ledger, rows, num_samples=1, bad_row=lambda row: None, planned=lambda rows: None)
-    plan = make_plan(ledger, num_samples=1, batch_size=2 * count, first_batch=0)
-    engine, groups = Heavy(), []
-
-    def commit(self: Ledger, attempts: Sequence[tuple[int, Attempt]], session: SessionState) -> None:
-        groups.append(len(attempts))
-
-    monkeypatch.setattr(Ledger, "commit", commit)
-    monkeypatch.setattr(Views, "write_batch", lambda self, batch: None)
-    monkeypatch.setattr(Views, "write_checkpoint", lambda self: None)
-    driver = Driver(
-        ledger,
-        engine,
-        Admission(RateLimit(10), Breaker(300), Budget()),
-        Views(ledger, ViewSettings(False, ("shout",))),
-        batches=plan.batches,
-        tally=Tally(total=count),
-        draw=lambda key: ("mine",),
-        run_seed=0,
-        num_samples=1,
-        max_attempts=1,
-        reasoning_filter=False,
-        preview_chars=10,
-        log=lambda line: None,
-        detail=lambda line: None,
-    )
-    asyncio.run(driver.run())
-    ledger.close()
-    assert sum(groups) == engine.given == count
-    assert max(groups) <= MAX_UNCOMMITTED_BYTES // 20_000_000 + 1
