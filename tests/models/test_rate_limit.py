@@ -362,7 +362,9 @@ FAILURE_SECONDS = 0.1
 class Simulated:
     """What comes of as many requests as the limit lets through, in simulated seconds."""
 
-    def __init__(self, server: Server, ceiling: int, latency: float, seconds: float) -> None:
+    def __init__(
+        self, server: Server, ceiling: int, latency: float, seconds: float, failure_seconds: float = FAILURE_SECONDS
+    ) -> None:
         rng, limit = random.Random(1), RateLimit(ceiling)
         self.possible = min(server.capacity, ceiling / latency)
         """Successes per second."""
@@ -375,7 +377,7 @@ class Simulated:
             if wait == 0.0:
                 number, kind = limit.start(now, 1), server.answer(now, busy)
                 busy += kind == "ok"
-                takes = latency * (0.5 + rng.expovariate(2.0)) if kind == "ok" else FAILURE_SECONDS
+                takes = latency * (0.5 + rng.expovariate(2.0)) if kind == "ok" else failure_seconds
                 asks = server.retry_after() if kind == "limited" else None
                 end = CallEnd(kind, retry_after=asks, rate=server.rate() if kind == "ok" else None, words="HTTP 503")
                 heapq.heappush(under_way, (now + takes, number, end))
@@ -431,6 +433,13 @@ def test_what_is_turned_away_whatever_comes_slows_nothing_down(
     over = 40.0 + 40 * latency
     run = Simulated(Whatever(turned_away, failed, asks), ceiling, latency, over)
     assert run.work(0.0, over) > work * (1.0 - turned_away - failed)
+
+
+@pytest.mark.parametrize("turned_away", [0.1, 0.3])
+@pytest.mark.parametrize("ceiling", [2, 8, 32])
+def test_nor_does_it_where_a_rejection_takes_as_long_as_a_success(ceiling: int, turned_away: float) -> None:
+    run = Simulated(Whatever(turned_away), ceiling, 1.0, 400.0, failure_seconds=1.0)
+    assert run.work(0.0, 400.0) > 0.5 * (1.0 - turned_away)
 
 
 @pytest.mark.parametrize("asks", [None, 5.0])

@@ -140,6 +140,7 @@ class RateLimit:
         self._paused_until = 0.0
         self._requests = _Window()
         self._tokens = _Window()
+        self._words = ""  # of the last one turned away
         self._why_less = self._why_more = ""
         self._said = ceiling
         self._say_limit_at = 0.0
@@ -201,7 +202,10 @@ class RateLimit:
         self._recent += ((end.kind == "limited") - self._recent) / max(RECENT, self.in_flight + 1)
         if end.kind == "limited":
             this.limited += mine
-            if end.retry_after is not None and (self._tries or self._recent > PAUSE_SHARE):
+            self._words = end.words
+            # of the round, too: after a pause those that are turned away are back before the first success
+            many = self._recent > PAUSE_SHARE and this.limited > PAUSE_SHARE * this.judged
+            if end.retry_after is not None and (self._tries or many):
                 changes += self._pause(now, 0.0, end)
         elif end.kind == "transient":
             this.failed += 1
@@ -236,7 +240,8 @@ class RateLimit:
         size = max(LEAST_ROUND, min(SURE_ROUND, 4 * reached), reached)
         if this.judged >= reached and this.limited >= max(3, size * (self._tolerated + CLEARLY)):
             return True
-        return this.ok + this.failed + this.limited >= size and self._started - this.since >= size / 2
+        known = this.judged if this.limited else self._started - this.since
+        return this.ok + this.failed + this.limited >= size and known >= size / 2
 
     def _judge(self, now: float, end: CallEnd) -> list[Change]:
         this = self._round
@@ -253,7 +258,7 @@ class RateLimit:
         elif share <= self._tolerated:
             self._quiet(now, share)
         else:
-            self._turned_away(now, share, end, first=cut is None)
+            self._turned_away(now, share, first=cut is None)
         return []
 
     def _helped_nobody(self, share: float, share_before: float, limit_before: float) -> bool:
@@ -279,8 +284,12 @@ class RateLimit:
             grown = min(self.limit + by, self._good if self.limit < self._good else float(self.ceiling))
         self._set(now, grown, f"few or none were turned away for {self._quiet_rounds} rounds")
 
-    def _turned_away(self, now: float, share: float, end: CallEnd, *, first: bool) -> None:
+    def _turned_away(self, now: float, share: float, *, first: bool) -> None:
         self._quiet_rounds = 0
+        if self.limit == 1.0 and share <= MOST_USUAL:  # one at a time is not too many at once
+            self._usual = max(self._usual, min(0.5, share))
+            self._set(now, 1.0, "")
+            return
         if self.limit >= self.ceiling:
             self._start_from_reached()
         took = self.limit * (1.0 - share) / (1.0 - self._usual)
@@ -290,7 +299,7 @@ class RateLimit:
         if share == 1.0:
             least = max(least, self.in_flight)  # so many it has in work
         self._cut = (share, self.limit)
-        self._set(now, min(self.limit, max(least, took)), f"{share:.0%} were turned away, the last with: {end.words}")
+        self._set(now, min(self.limit, max(least, took)), f"{share:.0%} were turned away, the last with: {self._words}")
 
     def _try_one(self, now: float, end: CallEnd) -> list[Change]:
         """The endpoint takes nothing."""
@@ -302,7 +311,7 @@ class RateLimit:
             self._cut, self._quiet_rounds = None, 0
         own = min(LONGEST_SECONDS, BASE_SECONDS * 2.0 ** min(self._tries, 30))
         self._tries += 1
-        self._set(now, 1.0, f"all are turned away, the last with: {end.words}")
+        self._set(now, 1.0, f"all are turned away, the last with: {self._words}")
         return self._pause(now, own, end)
 
     def _start_from_reached(self) -> None:
