@@ -17,7 +17,8 @@ from kiseki.errors import (
     ProviderUnreachable,
     RateLimited,
 )
-from kiseki.models.retry import LONGEST_ASKED, Retries, parse_retry_after
+from kiseki.models.rate_limit import LONGEST_ASKED
+from kiseki.models.retry import Retries, parse_retry_after
 
 NOW = 1_700_000_000.0
 

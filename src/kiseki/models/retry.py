@@ -13,14 +13,13 @@ from collections.abc import Mapping
 
 from kiseki.errors import ProviderError
 from kiseki.models.calls import is_limited
+from kiseki.models.rate_limit import LONGEST_ASKED
 
 BASE_SECONDS = 1.0
 LIMITED_BASE_SECONDS = 0.25
 """Of a call that was turned away: what the endpoint can take is kept to by the rate limit, and many turn away a share of all
 calls, whatever they can take."""
 CAP_SECONDS = 60.0
-LONGEST_ASKED = 300.0
-"""Of what the endpoint asks for: after that it is asked again."""
 
 
 class Retries:
