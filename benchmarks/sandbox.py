@@ -18,7 +18,8 @@ from typing import Any
 from benchmarks.child import Sample, cpu_seconds, lost_cpu, run_child
 from benchmarks.figures import Figure, Result
 from kiseki.models.mock_server import MockServer
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.factory import Sandboxes
+from kiseki.sandboxes.settings import SandboxSettings
 
 BACKEND = "bubblewrap"
 SANDBOXES = 20
@@ -64,7 +65,7 @@ def open_and_close(*, count: int) -> dict[str, float]:
     """Open and close so many sandboxes one after the other, in a child; the first one, which finds bwrap, is not counted."""
 
     async def one(*, look: bool) -> float:
-        sandbox = await open_sandbox(SandboxSettings(backend=BACKEND, label="benchmark"))
+        sandbox = await Sandboxes(SandboxSettings(backend=BACKEND, label="benchmark")).open()
         lost = lost_cpu() if look else 0.0
         await sandbox.close()
         return lost
@@ -90,7 +91,7 @@ def commands(*, command: str, count: int) -> dict[str, float]:
     """Run `command` so many times in one sandbox, in a child."""
 
     async def run() -> float:
-        sandbox = await open_sandbox(SandboxSettings(backend=BACKEND, label="benchmark"))
+        sandbox = await Sandboxes(SandboxSettings(backend=BACKEND, label="benchmark")).open()
         for _ in range(count):
             result = await sandbox.exec(command, timeout=60)
             if result.exit_code:

@@ -20,6 +20,9 @@ from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.openai_chat import OpenAIChat
 from kiseki.models.rate_limit import RateLimit
+from kiseki.sandboxes.base import Sandbox
+from kiseki.sandboxes.factory import Sandboxes
+from kiseki.sandboxes.settings import SandboxSettings
 
 T = TypeVar("T")
 
@@ -69,6 +72,11 @@ def start_kiseki(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[st
         text=True,
         start_new_session=True,
     )
+
+
+async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str = "") -> Sandbox:
+    """One, of a backend whose sandboxes share nothing."""
+    return await Sandboxes(settings).open(image=image, cwd=cwd)
 
 
 def children(pid: int) -> list[int]:

@@ -144,7 +144,7 @@ async def quick(context: ToolContext) -> str:
 """
 
 
-@pytest.mark.skipif(bool(bubblewrap.why_unavailable()), reason=bubblewrap.why_unavailable() or "-")
+@pytest.mark.skipif(not bubblewrap.working_program()[0], reason=bubblewrap.working_program()[1] or "-")
 def test_a_sandbox_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first bwrap, which the run tries out, works; the second hangs, the third works again."""
     bwrap = tmp_path / "bin/bwrap"
@@ -172,11 +172,11 @@ def test_a_sandbox_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_sandbox_that_does_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = factory.open_sandbox
+    real = factory.Sandboxes.open
     boxes: list[Any] = []
 
-    async def opened(*settings: Any, **more: Any) -> Any:
-        box = await real(*settings, **more)
+    async def opened(self: factory.Sandboxes, **more: Any) -> Any:
+        box = await real(self, **more)
         boxes.append(box.close)
 
         async def never() -> None:
@@ -189,7 +189,7 @@ def test_a_sandbox_that_does_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(box, "close", never)
         return box
 
-    monkeypatch.setattr(rollout, "open_sandbox", opened)
+    monkeypatch.setattr(factory.Sandboxes, "open", opened)
     monkeypatch.setattr(rollout, "CLOSE_SECONDS", 0.1)
     turns = [{"tool_calls": [{"name": "terminal", "arguments": {"command": "echo here"}}]}, OK]
 

@@ -21,7 +21,7 @@ from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.mock_server import MockServer
 from kiseki.models.rate_limit import RateLimit
-from kiseki.sandboxes.factory import SandboxSettings
+from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.trajectory.types import Message, Prompt, RolloutSpec
 
 POISON = """

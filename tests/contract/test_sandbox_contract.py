@@ -10,11 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support import open_sandbox
 
 from kiseki.errors import ImageError, SandboxError, SandboxTimeout, ToolError, UsageError
 from kiseki.sandboxes import bubblewrap, cgroup, folders, processes
 from kiseki.sandboxes.base import ExecResult, Limits, Sandbox
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.settings import SandboxSettings
 
 LABEL = f"contract-{os.getpid()}"
 LIBRARY_SIGNALS = 1 << (32 - 1) | 1 << (33 - 1)
@@ -25,7 +26,7 @@ QUICK = 20.0
 
 @pytest.fixture(params=["local", "bubblewrap"])
 def backend(request: pytest.FixtureRequest) -> str:
-    if request.param == "bubblewrap" and (reason := bubblewrap.why_unavailable()):
+    if request.param == "bubblewrap" and (reason := bubblewrap.working_program()[1]):
         pytest.skip(reason)
     return str(request.param)
 

@@ -16,10 +16,11 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import open_sandbox
 
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.practice import PracticeModel
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.registry import Toolbox, ToolContext
 from kiseki.tools.toolsets import load_tools
 from kiseki.trajectory.types import Message

@@ -14,13 +14,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from support import open_sandbox
 
 from kiseki.errors import ToolError
 from kiseki.sandboxes import bubblewrap, folders, processes
 from kiseki.sandboxes.base import Limits, Sandbox
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox, reap
+from kiseki.sandboxes.reaper import reap
+from kiseki.sandboxes.settings import SandboxSettings
 
-pytestmark = pytest.mark.skipif(bool(bubblewrap.why_unavailable()), reason=bubblewrap.why_unavailable() or "-")
+pytestmark = pytest.mark.skipif(bool(bubblewrap.working_program()[1]), reason=bubblewrap.working_program()[1] or "-")
 LABEL = f"bubblewrap-{os.getpid()}"
 QUICK = 20.0
 FIND_WRITABLE = """
@@ -146,11 +148,12 @@ def test_orphans_do_not_use_up_the_processes() -> None:
 def test_a_killed_worker_leaves_no_process_and_the_rest_is_reaped() -> None:
     code = f"""
 import asyncio
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.factory import Sandboxes
+from kiseki.sandboxes.settings import SandboxSettings
 
 async def main():
     for backend in ("bubblewrap", "local"):
-        box = await open_sandbox(SandboxSettings(backend=backend, label="{LABEL}-killed"))
+        box = await Sandboxes(SandboxSettings(backend=backend, label="{LABEL}-killed")).open()
         await box.exec("(setsid sleep 91{os.getpid()} &); sleep 92{os.getpid()} &", timeout=20)
     print("ready", flush=True)
     await asyncio.sleep(600)
@@ -169,12 +172,12 @@ asyncio.run(main())
     while (left := [pid for pid in wrapped if (found := processes.look(pid)) and found.running]) and time.monotonic() < end:
         time.sleep(0.01)
     assert left == []
-    assert reap(f"{LABEL}-killed") == 2
+    assert reap(SandboxSettings(backend="bubblewrap", label=f"{LABEL}-killed")) == 2
     marks = (f"91{os.getpid()}".encode(), f"92{os.getpid()}".encode())
     commands = [(pid, Path(f"/proc/{pid}/cmdline")) for pid in processes.every_pid()]
     assert not [pid for pid, path in commands if path.exists() and path.read_bytes().rstrip(b"\0").endswith(marks)]
     assert not (folders.base() / f"{LABEL}-killed").exists()
-    assert reap(f"{LABEL}-killed") == 0
+    assert reap(SandboxSettings(backend="bubblewrap", label=f"{LABEL}-killed")) == 0
 
 
 def stalling(folder: Path) -> Path:
@@ -216,10 +219,11 @@ def test_a_worker_killed_while_one_opens_leaves_what_reap_finds(tmp_path: Path, 
     code = f"""
 import asyncio
 from kiseki.sandboxes import bubblewrap
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.factory import Sandboxes
+from kiseki.sandboxes.settings import SandboxSettings
 
 bubblewrap.working_program = lambda: ({str(stalling(tmp_path))!r}, "")
-asyncio.run(open_sandbox(SandboxSettings(backend="bubblewrap", label="{label}.1")))
+asyncio.run(Sandboxes(SandboxSettings(backend="bubblewrap", label="{label}.1")).open())
 """
     with subprocess.Popen([sys.executable, "-c", code]) as worker:
         assert until(lambda: len(opening(f"{label}.1")) == 2)
@@ -228,9 +232,9 @@ asyncio.run(open_sandbox(SandboxSettings(backend="bubblewrap", label="{label}.1"
     if outer_too:
         os.kill(outer, signal.SIGKILL)
         assert until(lambda: opening(f"{label}.1") == [inner])
-    assert reap(f"{label}.2") == 0
+    assert reap(SandboxSettings(backend="bubblewrap", label=f"{label}.2")) == 0
     assert inner in opening(f"{label}.1")
-    assert reap(label) == 1
+    assert reap(SandboxSettings(backend="bubblewrap", label=label)) == 1
     assert opening(f"{label}.1") == []
 
 
@@ -285,7 +289,7 @@ def test_an_ordinary_user_can_have_them(tmp_path: Path) -> None:
     code = (
         "import asyncio\nfrom kiseki.sandboxes.factory import *\n"
         "async def main():\n"
-        f"    box = await open_sandbox(SandboxSettings(backend='bubblewrap', label='{LABEL}-nobody'))\n"
+        f"    box = await Sandboxes(SandboxSettings(backend='bubblewrap', label='{LABEL}-nobody')).open()\n"
         "    print((await box.exec('id -u; sleep 100', timeout=0.3)).exit_code, await box.run(['echo', 'x'], timeout=20))\n"
         "    await box.write_file('f', b'data'); print(await box.read_file('f')); await box.close()\n"
         "asyncio.run(main())\n"

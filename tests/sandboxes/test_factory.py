@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from support import open_sandbox
 
 from kiseki.errors import SandboxError, UsageError
-from kiseki.sandboxes import bubblewrap, cgroup, folders, launch, local
-from kiseki.sandboxes.base import Limits
-from kiseki.sandboxes.factory import SandboxSettings, choose_backend, open_sandbox, reap
+from kiseki.sandboxes import bubblewrap, folders, launch, local
+from kiseki.sandboxes.factory import choose_backend
+from kiseki.sandboxes.settings import SandboxSettings
 
 
 def test_an_unknown_backend_is_named_with_the_valid_ones() -> None:
     with pytest.raises(UsageError, match=r"'dokcer'.*auto, bubblewrap, local"):
-        choose_backend("dokcer")
+        choose_backend(SandboxSettings(backend="dokcer"))
 
 
 def test_auto_falls_back_and_an_explicit_wish_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "working_program", lambda: ("", "namespaces are forbidden"))
-    assert choose_backend("auto") == "local"
-    assert choose_backend("local") == "local"
+    assert choose_backend(SandboxSettings(backend="auto")) == "local"
+    assert choose_backend(SandboxSettings(backend="local")) == "local"
     with pytest.raises(UsageError, match="namespaces are forbidden"):
-        choose_backend("bubblewrap")
+        choose_backend(SandboxSettings(backend="bubblewrap"))
 
 
 def test_the_reason_is_the_programs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +35,7 @@ def test_the_reason_is_the_programs_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(bubblewrap, "programs", lambda: [str(fake)])
     bubblewrap.working_program.cache_clear()
     try:
-        assert "No permissions to create new namespace" in bubblewrap.why_unavailable()
+        assert "No permissions to create new namespace" in bubblewrap.why_unavailable(SandboxSettings())
     finally:
         bubblewrap.working_program.cache_clear()
 
@@ -45,7 +44,7 @@ def test_without_any_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap, "programs", list)
     bubblewrap.working_program.cache_clear()
     try:
-        assert "install bubblewrap" in bubblewrap.why_unavailable()
+        assert "install bubblewrap" in bubblewrap.why_unavailable(SandboxSettings())
     finally:
         bubblewrap.working_program.cache_clear()
 
@@ -65,78 +64,6 @@ def test_a_working_folder_cannot_lead_out(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert not (folders.base() / f"out-{os.getpid()}").exists()
-
-
-def test_reap_ends_what_a_dead_run_left() -> None:
-    label = f"reap-{os.getpid()}"
-    folder = folders.make(label)
-    (folder / "closed").mkdir()
-    (folder / "closed" / "file").touch()
-    (folder / "closed").chmod(0)
-    with subprocess.Popen(["sleep", "600"], env={"HOME": f"{folder}/home"}) as left:
-        assert reap(label) == 1
-        assert left.wait() == -9
-    assert not folder.parent.exists()
-
-
-def test_labels_are_a_hierarchy() -> None:
-    top = f"tree-{os.getpid()}"
-    limits = Limits()
-
-    def leave(label: str) -> tuple[Path, subprocess.Popen[bytes]]:
-        folder = folders.make(label)
-        cgroup.make(folders.group_name(folder), limits)
-        return folder, subprocess.Popen(["sleep", "600"], env={"HOME": f"{folder}/home"})
-
-    def groups(label: str) -> int:
-        return len({path for group in cgroup.left_over(folders.group_prefix(label)) for path in group.folders.values()})
-
-    each = groups(top)
-    assert each == 0
-    left = {label: leave(label) for label in (top, f"{top}.3", f"{top}.30", f"{top}.3.x", f"{top}d", f"{top}d.3")}
-    try:
-        every = groups(top)
-        assert reap(f"{top}.3") == 2
-        gone = {label for label, (folder, process) in left.items() if not folder.exists() and process.poll() is not None}
-        assert gone == {f"{top}.3", f"{top}.3.x"}
-        assert groups(f"{top}.3") == 0
-        assert groups(top) == every // 2
-        assert reap(top) == 2
-        gone = {label for label, (folder, process) in left.items() if not folder.exists() and process.poll() is not None}
-        assert gone == left.keys() - {f"{top}d", f"{top}d.3"}
-        assert groups(top) == 0
-        assert groups(f"{top}d") == every // 2
-        assert reap(f"{top}d") == 2
-        assert not list(folders.base().glob(f"{top}*"))
-    finally:
-        for _, process in left.values():
-            process.kill()
-            process.wait()
-
-
-def test_sandboxes_of_dead_processes_are_reaped() -> None:
-    with subprocess.Popen(["true"]) as dead:
-        dead.wait()
-    probes = {
-        "dead": folders.make(f"agent-{dead.pid}"),
-        "alive": folders.make(f"probe-{os.getppid()}"),
-        "young": folders.make(f"probe-{2**22 + os.getpid()}"),  # More than any process's number.
-    }
-    left = subprocess.Popen(["sleep", "600"], env={"KISEKI_SANDBOX": f"{probes['dead']}/"})
-    try:
-        for name in ("dead", "alive"):
-            os.utime(probes[name].parent, (0, 0))
-        assert reap(f"nothing-{os.getpid()}") == 0
-        assert left.wait(20) == -9
-        end = time.monotonic() + 20
-        while probes["dead"].parent.exists() and time.monotonic() < end:
-            time.sleep(0.01)  # Tests beside this one reap too, and may have come first.
-        assert {name for name, folder in probes.items() if folder.parent.exists()} == {"alive", "young"}
-    finally:
-        left.kill()
-        left.wait()
-        for folder in probes.values():
-            folders.remove(folder)
 
 
 def test_a_foreign_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

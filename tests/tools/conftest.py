@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from support import open_sandbox
 
 from kiseki.sandboxes import bubblewrap
 from kiseki.sandboxes.base import Sandbox
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.registry import Toolbox, ToolContext
 from kiseki.tools.toolsets import load_tools
 from kiseki.trajectory.types import ToolCall, ToolRun
@@ -51,7 +52,7 @@ class Box:
 def play(request: pytest.FixtureRequest) -> Callable[[Callable[[Box], Awaitable[None]]], None]:
     """Runs a scenario with a fresh sandbox, and closes it."""
     backend: str = request.param
-    if backend == "bubblewrap" and (why := bubblewrap.why_unavailable()):
+    if backend == "bubblewrap" and (why := bubblewrap.working_program()[1]):
         pytest.skip(f"bubblewrap does not work here: {why}")
 
     def run(scenario: Callable[[Box], Awaitable[None]]) -> None:

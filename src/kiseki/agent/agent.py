@@ -19,8 +19,11 @@ from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.errors import UsageError
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.models.factory import check_model, open_model, with_api_key
-from kiseki.sandboxes.factory import SandboxSettings, choose_backend, reap_orphans
-from kiseki.sandboxes.folders import process_label
+from kiseki.sandboxes import owners
+from kiseki.sandboxes.base import Limits
+from kiseki.sandboxes.factory import Sandboxes, with_backend
+from kiseki.sandboxes.reaper import reap_orphans
+from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.registry import Tool, tools_in
 from kiseki.tools.toolsets import MCP_PREFIX, MODULES, NOT_IN_THIS_VERSION, available_toolsets, load_tools, why_unavailable
 from kiseki.tools.user_tools import load_user_tools
@@ -29,6 +32,7 @@ from kiseki.trajectory.record import own_messages
 from kiseki.trajectory.sharegpt import Turn, to_sharegpt
 from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec, Usage
 
+LIMITS = Limits()
 COMPLETED_FILE = "trajectory_samples.jsonl"
 OTHER_FILE = "failed_trajectories.jsonl"
 
@@ -84,7 +88,14 @@ class AIAgent:
         call_timeout: float = 1800.0,
         provider_patience: float = 300.0,
         sandbox: str = "auto",
+        sandbox_image: str = "",
+        network: str = "none",
+        sandbox_memory: int = LIMITS.memory_mb,
+        sandbox_cpus: float = LIMITS.cpus,
+        sandbox_processes: int = LIMITS.processes,
+        sandbox_disk: int = LIMITS.disk_mb,
         sandbox_timeout: float = 60.0,
+        ssh_host: str = "",
         prompt_timeout: float = 3600.0,
         redact: bool = True,
         seed: int | None = None,
@@ -95,9 +106,11 @@ class AIAgent:
         Python files of such. `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
         `save_trajectories` appends. `call_timeout`: seconds for one model call. `provider_patience`: seconds for which the
-        endpoint may turn a call away before it fails. `sandbox_timeout`: seconds for a sandbox to start. `prompt_timeout`:
-        seconds per conversation. `redact`: take API keys and the values of secret environment variables out of tool results.
-        `seed`: sent to the endpoint when given.
+        endpoint may turn a call away before it fails. `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
+        `modal` or `ssh` (at `ssh_host`, `[user@]host[:port]`). `sandbox_image`: of conversations that name none; it is not
+        pulled here (`kiseki images --pull` does that). `network`: `none` or `on`. `sandbox_memory`, `sandbox_disk`: in MB.
+        `sandbox_timeout`: seconds for a sandbox to start. `prompt_timeout`: seconds per conversation. `redact`: take API keys
+        and the values of secret environment variables out of tool results. `seed`: sent to the endpoint when given.
         """
         effort, reasoning_disabled = _reasoning(reasoning_config or {})
         settings = ModelSettings(
@@ -122,10 +135,17 @@ class AIAgent:
         own = [each for item in tools for each in _own_tools(item)]
         self.toolsets = _choose_toolsets(enabled_toolsets, disabled_toolsets, own)
         chosen = load_tools(self.toolsets, own)
-        reap_orphans()
+        label = owners.process_label("agent")
+        if network not in ("none", "on"):
+            raise UsageError(f"network must be none or on, not {network!r}")
+        limits = Limits(sandbox_memory, sandbox_cpus, sandbox_processes, sandbox_disk, network == "on")
+        wanted = SandboxSettings(sandbox, limits, label, start_timeout=sandbox_timeout, image=sandbox_image, host=ssh_host)
+        wanted = with_backend(wanted)
+        reap_orphans(wanted)
+        self.sandbox = msgspec.structs.replace(wanted, owner=owners.hold(label))
         self._settings = RolloutSettings(
             model=self.model,
-            sandbox=SandboxSettings(backend=choose_backend(sandbox), label=process_label("agent"), start_timeout=sandbox_timeout),
+            sandbox=self.sandbox,
             max_turns=max_turns,
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,
@@ -163,9 +183,11 @@ class AIAgent:
             toolsets=self.toolsets,
         )
         model = open_model(self.model)
+        sandboxes = Sandboxes(self._settings.sandbox)
         try:
-            record = await run_rollout(spec, self._settings, model, self.tools)
+            record = await run_rollout(spec, self._settings, model, self.tools, sandboxes)
         finally:
+            await sandboxes.close()
             await model.close()
         result = _result(record, self.tools.json)
         if self._output is not None and record.outcome != "failed":

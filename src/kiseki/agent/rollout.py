@@ -23,7 +23,8 @@ from kiseki.models.base import ChatModel
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Sandbox
-from kiseki.sandboxes.factory import SandboxSettings, open_sandbox
+from kiseki.sandboxes.factory import Sandboxes
+from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.redact import redact, secrets_of
 from kiseki.tools.registry import Tool, Toolbox, ToolContext, is_cancelled
 from kiseki.tools.running import leave
@@ -82,7 +83,9 @@ def tools_json(tools: Iterable[Tool]) -> str:
     return msgspec.json.encode(listed).decode()
 
 
-async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatModel, tools: ToolsOfRollout) -> Record:
+async def run_rollout(
+    spec: RolloutSpec, settings: RolloutSettings, model: ChatModel, tools: ToolsOfRollout, sandboxes: Sandboxes
+) -> Record:
     """Run one rollout to its outcome. Raises nothing but `CancelledError`."""
     started, clock = time.time(), time.monotonic()
     trace = Trace()
@@ -95,7 +98,7 @@ async def run_rollout(spec: RolloutSpec, settings: RolloutSettings, model: ChatM
     try:
         async with deadline.running():
             if tools.needs_sandbox:
-                sandbox = await open_sandbox(settings.sandbox, image=spec.prompt.image, cwd=spec.prompt.cwd)
+                sandbox = await sandboxes.open(image=spec.prompt.image, cwd=spec.prompt.cwd)
                 described = sandbox.describe()
             outcome, reason = await run_agent(
                 model,

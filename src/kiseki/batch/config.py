@@ -9,6 +9,8 @@ import msgspec
 
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
+from kiseki.sandboxes.base import Limits
+from kiseki.sandboxes.settings import SandboxSettings
 
 
 class BatchConfig(msgspec.Struct, frozen=True):
@@ -30,7 +32,15 @@ class BatchConfig(msgspec.Struct, frozen=True):
     num_samples: int = 1
     seed: int | None = None
     sandbox: str = "auto"
+    sandbox_image: str = ""
+    network: str = "none"
+    sandbox_memory: int = Limits().memory_mb
+    sandbox_cpus: float = Limits().cpus
+    sandbox_processes: int = Limits().processes
+    sandbox_disk: int = Limits().disk_mb
     sandbox_timeout: float = 60.0
+    warm: int = 0
+    ssh_host: str = ""
     redact: bool = True
     prompt_timeout: float = 3600.0
     max_attempts: int = 3
@@ -59,6 +69,24 @@ class BatchConfig(msgspec.Struct, frozen=True):
     @property
     def reasoning_words(self) -> str:
         return "disabled" if self.model.reasoning_disabled else self.model.reasoning_effort
+
+    @property
+    def sandbox_settings(self) -> SandboxSettings:
+        """As far as the flags say it: the run gives it a label, an owner, and the backend that was chosen."""
+        return SandboxSettings(
+            backend=self.sandbox,
+            limits=Limits(
+                memory_mb=self.sandbox_memory,
+                cpus=self.sandbox_cpus,
+                processes=self.sandbox_processes,
+                disk_mb=self.sandbox_disk,
+                network=self.network == "on",
+            ),
+            start_timeout=self.sandbox_timeout,
+            image=self.sandbox_image,
+            host=self.ssh_host,
+            warm=self.warm,
+        )
 
 
 def default_concurrency(model: str) -> int:

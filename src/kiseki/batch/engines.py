@@ -23,10 +23,10 @@ import msgspec
 from kiseki.agent.rollout import RolloutSettings
 from kiseki.batch import frames
 from kiseki.batch.worker import Worker
-from kiseki.errors import NotAdmitted, WorkersFailed
+from kiseki.errors import NotAdmitted, SandboxError, WorkersFailed
 from kiseki.ledger.types import Attempt
 from kiseki.models.admission import Admission, Admitted, LocalDoor
-from kiseki.sandboxes.factory import reap
+from kiseki.sandboxes.reaper import reap
 from kiseki.trajectory.types import RolloutSpec
 
 MAX_RESTARTS = 5
@@ -278,7 +278,8 @@ class Processes:
             worker.process.kill()
             status = await asyncio.to_thread(worker.process.wait)
         if status:  # it did not get to close its sandboxes
-            await asyncio.to_thread(reap, worker.label)
+            with suppress(SandboxError):  # the end of the session tries again, and says so
+                await asyncio.to_thread(reap, msgspec.structs.replace(self._settings.sandbox, label=worker.label))
         self._alive.discard(worker)
         return status
 

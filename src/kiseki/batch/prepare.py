@@ -20,7 +20,8 @@ from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import check_model, is_builtin, with_api_key
-from kiseki.sandboxes.factory import choose_backend
+from kiseki.sandboxes.factory import HAS_IMAGES, with_backend
+from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.distributions import Distribution, draw, get_distribution
 from kiseki.tools.registry import Tool
 from kiseki.tools.toolsets import load_tools, why_unavailable
@@ -42,6 +43,11 @@ class Toolsets(msgspec.Struct, frozen=True):
     tools: tuple[Tool, ...]
     """Every tool of the run."""
 
+    @property
+    def need_sandbox(self) -> bool:
+        """Whether any tool of the run does: without one, no image is needed either."""
+        return any(each.takes_context for each in self.tools)
+
     def draw(self, seed: int, key: str) -> tuple[str, ...]:
         return (*draw(self.distribution, seed, key, set(self.available)), *self.always)
 
@@ -50,7 +56,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """A run that is known to be able to start."""
 
     toolsets: Toolsets
-    backend: str
+    sandbox: SandboxSettings
+    """With the backend that was chosen; the ledger gives label and owner."""
     prefill: tuple[Message, ...]
     info: RunInfo
     model: ModelSettings
@@ -71,9 +78,9 @@ def prepare(config: BatchConfig) -> Prepared:
     toolsets = prepare_toolsets(config)
     check_model(config.model)
     prefill = read_prefill(config.prefill_messages_file)
-    backend = choose_backend(config.sandbox)
+    sandbox = with_backend(config.sandbox_settings)
     model = with_price(config, with_api_key(config.model, os.environ))
-    return Prepared(toolsets, backend, prefill, run_info(config, toolsets, prefill), model)
+    return Prepared(toolsets, sandbox, prefill, run_info(config, toolsets, prefill, sandbox.backend), model)
 
 
 def prepare_toolsets(config: BatchConfig) -> Toolsets:
@@ -108,7 +115,7 @@ def by_reason(unavailable: dict[str, str]) -> dict[str, list[str]]:
     return reasons
 
 
-def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ...]) -> RunInfo:
+def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ...], backend: str) -> RunInfo:
     return RunInfo(
         run_name=config.run_name,
         model=config.model.model,
@@ -127,6 +134,10 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         prefill=msgspec.json.encode(prefill).decode() if prefill else "",
         tools={tool.name: hashlib.blake2b(tools_json([tool]).encode(), digest_size=8).hexdigest() for tool in toolsets.tools},
         redact=config.redact,
+        # Not its limits: rows that ran into them are run again with higher ones, and each row says which it had.
+        environment="image" if backend in HAS_IMAGES else "ssh" if backend == "ssh" else "host",
+        sandbox_image=config.sandbox_image,
+        network=config.network,
     )
 
 

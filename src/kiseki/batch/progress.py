@@ -10,12 +10,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from kiseki.batch.driver import Tally
+if TYPE_CHECKING:
+    from kiseki.batch.driver import Tally
 
 DRAW_SECONDS = 1.0
 PLAIN_SECONDS = 5.0

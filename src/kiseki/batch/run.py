@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,25 +13,25 @@ from rich.console import Console
 from rich.text import Text
 
 from kiseki.agent.rollout import RolloutSettings
+from kiseki.batch import leftovers
 from kiseki.batch.adopt import adopt, adopted_tools, begin_anew, finish_adoption, foreign_files
 from kiseki.batch.config import BatchConfig, default_concurrency
 from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
+from kiseki.batch.images import have_images, refuse_rows, say_lost, with_default
 from kiseki.batch.plan import Plan, make_plan, read_into_ledger
 from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.batch.spending import open_admission
-from kiseki.errors import DatasetError, RunStopped, UsageError
+from kiseki.errors import RunStopped, UsageError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
 from kiseki.models.factory import ignored_flags, is_builtin
-from kiseki.sandboxes import bubblewrap
-from kiseki.sandboxes.factory import SandboxSettings, reap
+from kiseki.sandboxes.factory import HAS_IMAGES
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.tools.running import end_others
-from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
 from kiseki.views.build import Views, ViewSettings, mark_behind, save_view_settings
 from kiseki.views.files import replacing
@@ -88,14 +87,11 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     ledger.set_meta("run", msgspec.json.encode(prepared.info).decode())
     mark_behind(ledger)
     save_view_settings(ledger, view_settings)
+    sandbox = leftovers.owned(ledger, prepared.sandbox)
+    leftovers.clear(ledger, sandbox, lambda line: console.print(Text(line), soft_wrap=True))
     settings = RolloutSettings(
         model=prepared.model,
-        sandbox=SandboxSettings(
-            backend=prepared.backend,
-            label=run_label(config.folder),
-            start_timeout=config.sandbox_timeout,
-            program=bubblewrap.working_program()[0] if prepared.backend == "bubblewrap" else "",
-        ),
+        sandbox=sandbox,
         max_turns=config.max_turns,
         prompt_timeout=config.prompt_timeout,
         ephemeral_system_prompt=config.ephemeral_system_prompt,
@@ -108,12 +104,11 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         max_cost=config.max_cost_per_prompt,
         config=prepared.config_hash,
     )
-    if left := reap(settings.sandbox.label):  # the lock is ours, so whoever left them is gone
-        console.print(f"removed {left} sandboxes that a killed session of this run had left")
     views = Views(ledger, view_settings)
     _say_what_runs(config, console, prepared, plan)
     end = End()
     if plan.to_run:
+        settings = with_images(settings, config, console, prepared, ledger)
         concurrency = min(config.concurrency or default_concurrency(config.model.model), plan.to_run)
         admission = open_admission(config, prepared.model, ledger, concurrency, works=plan.done > 0)
         tally = Tally(total=plan.rollouts, done=plan.done, failed=plan.poison)
@@ -139,10 +134,10 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
             try:
                 interrupted = asyncio.run(_drive(driver, progress.log))
                 budget_spent = admission.budget.words() if admission.turned_down else ""
-                end = End(interrupted, admission.breaker.stopped, budget_spent)
+                end = End(interrupted, admission.breaker.stopped, budget_spent, settings.sandbox.lost_images)
             finally:
                 ledger.waiting = waiting
-                reap(settings.sandbox.label)  # what killed workers left
+                leftovers.clear_workers(sandbox, progress.log)
     statistics = finish_views(ledger, views, view_settings, console)
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
@@ -157,6 +152,8 @@ class End(msgspec.Struct, frozen=True):
     """Why the endpoint is of no use."""
     budget_spent: str = ""
     """How much of which."""
+    lost_images: dict[str, str] = {}
+    """Images that could not be had → the engine's words."""
 
 
 def _conclude(config: BatchConfig, console: Console, ledger: Ledger, statistics: Statistics, end: End) -> int:
@@ -180,6 +177,8 @@ def _conclude(config: BatchConfig, console: Console, ledger: Ledger, statistics:
     for words, count in left.items():
         if count:
             console.print(Text(f"{count:,} rollouts {words}"), style="yellow", soft_wrap=True)
+    if end.lost_images:
+        say_lost(console, end.lost_images, with_default(ledger.open_images(config.num_samples), config.sandbox_image))
     return FAILED if any(left.values()) else DONE
 
 
@@ -214,9 +213,18 @@ async def _drive(driver: Driver, log: Callable[[str], None]) -> bool:
     return signals > 0
 
 
-def run_label(folder: Path) -> str:
-    """Names this run's sandboxes on the machine, so that what a killed session left can be told from other runs'."""
-    return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
+def with_images(
+    settings: RolloutSettings, config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledger
+) -> RolloutSettings:
+    """Have the images of all open rollouts there; `settings` with those that cannot be had. Nothing is paid for by then, and an
+    interrupt leaves nothing that was not there before but images."""
+    sandbox = settings.sandbox
+    if sandbox.backend not in HAS_IMAGES or not prepared.toolsets.need_sandbox:
+        return settings
+    wanted = with_default(ledger.open_images(config.num_samples), sandbox.image)
+    lost = have_images(sandbox, wanted, console)
+    say_lost(console, lost, wanted)
+    return msgspec.structs.replace(settings, sandbox=msgspec.structs.replace(sandbox, lost_images=lost))
 
 
 def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Prepared) -> Plan:
@@ -239,7 +247,8 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
             if len(shown) < BAD_ROWS_SHOWN:
                 shown.append(row)
 
-        rows = refuse_images(read_prompts(config.dataset_file, config.max_samples), prepared.backend)
+        prompts = read_prompts(config.dataset_file, config.max_samples)
+        rows = refuse_rows(prompts, prepared.sandbox, needs_sandbox=prepared.toolsets.need_sandbox)
         unusable = read_into_ledger(ledger, rows, num_samples=config.num_samples, bad_row=bad_row, planned=planned)
     if unusable:
         for row in shown:
@@ -261,17 +270,6 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
     return make_plan(ledger, num_samples=config.num_samples, batch_size=config.batch_size, first_batch=first_batch)
 
 
-def refuse_images(rows: Iterable[Prompt | BadRow], backend: str) -> Iterator[Prompt | BadRow]:
-    """The rows as they are; raises `DatasetError` at one that must not run in a sandbox without images."""
-    for row in rows:
-        if isinstance(row, Prompt) and row.image:
-            raise DatasetError(
-                f"row {row.index} (from 0) asks for image {row.image!r}, and sandbox {backend} has no images; "
-                "take the column out to run its prompts without one"
-            )
-        yield row
-
-
 def choose_engine(config: BatchConfig, settings: RolloutSettings, admission: Admission, concurrency: int) -> Engine:
     """By itself in this process only where one worker is enough and nothing in it can take the driver along: the built-in model
     with the built-in tools."""
@@ -286,7 +284,7 @@ def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, pl
     lines = [
         f"run {config.run_name}: {plan.rollouts:,} rollouts, {plan.to_run:,} to run in {len(plan.batches):,} batches"
         + (f" ({plan.done:,} done before)" if plan.done else ""),
-        f"model {config.model.model}, distribution {config.distribution}, sandbox {prepared.backend}",
+        f"model {config.model.model}, distribution {config.distribution}, sandbox {prepared.sandbox.backend}",
         f"toolsets: {', '.join((*sorted(toolsets.available), *toolsets.always))}",
     ]
     for line in lines:
@@ -295,5 +293,5 @@ def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, pl
         console.print(Text(f"without {', '.join(names)}: {why}"), style="yellow", soft_wrap=True)
     if ignored := ignored_flags(config.model):
         console.print(Text(f"{config.model.model} takes no notice of {', '.join(ignored)}"), style="yellow", soft_wrap=True)
-    if prepared.backend == "local":
+    if prepared.sandbox.backend == "local":
         console.print(Text(LOCAL_WARNING), style="yellow", soft_wrap=True)

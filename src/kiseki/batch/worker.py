@@ -25,6 +25,7 @@ from kiseki.models.admission import Admitted, Ask, Door, settle
 from kiseki.models.base import ChatModel
 from kiseki.models.calls import CallEnd
 from kiseki.models.factory import open_model
+from kiseki.sandboxes.factory import Sandboxes
 from kiseki.tools.running import end_others
 from kiseki.tools.toolsets import load_tools
 from kiseki.tools.user_tools import load_user_tools
@@ -41,6 +42,7 @@ class Worker:
     def __init__(self, settings: RolloutSettings, door: Door) -> None:
         self._settings = settings
         self._model: ChatModel = open_model(settings.model, door)
+        self._sandboxes = Sandboxes(settings.sandbox)
         self._own_tools = [each for file in settings.tool_files for each in load_user_tools(file)]
         self._combinations: dict[tuple[str, ...], ToolsOfRollout] = {}
         self._sent_tools: set[str] = set()
@@ -49,7 +51,7 @@ class Worker:
     async def run(self, spec: RolloutSpec) -> Attempt:
         """One rollout, ready for the ledger. Raises nothing but `CancelledError`."""
         tools = self._tools(spec.toolsets)
-        record = await run_rollout(spec, self._settings, self._model, tools)
+        record = await run_rollout(spec, self._settings, self._model, tools, self._sandboxes)
         try:
             packed = pack(record)
         except Exception as error:  # something in it that the format cannot hold
@@ -67,6 +69,7 @@ class Worker:
         return self._combinations[toolsets]
 
     async def close(self) -> None:
+        await self._sandboxes.close()
         await self._model.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, names
-from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, model_settings
+from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, add_sandbox_flags, model_settings
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -19,6 +19,8 @@ examples:
   kiseki agent --list_tools
 
 exit status: 0 done; 2 unusable arguments; 3 the rollout failed; 1 anything unexpected"""
+
+FAILED = 3
 
 
 def build_parser(prog: str = "kiseki agent") -> Parser:
@@ -33,6 +35,7 @@ def build_parser(prog: str = "kiseki agent") -> Parser:
     flag(main, "log_prefix_chars", at_least(0), "length of previews on the screen", 100)
     add_model_flags(parser)
     agent = add_agent_flags(parser)
+    add_sandbox_flags(parser)
     flag(agent, "enabled_toolsets", names, "only these toolsets (comma-separated; default: every one that is available)")
     flag(agent, "disabled_toolsets", names, "not these toolsets (comma-separated)", ())
     flag(agent, "seed", int, "sent to the model's endpoint")
@@ -73,6 +76,8 @@ def _run(flags: argparse.Namespace) -> int:
 
     from kiseki.agent.agent import COMPLETED_FILE, OTHER_FILE, AIAgent, sample_of
     from kiseki.agent.prefill import read_prefill
+    from kiseki.batch.images import have_images
+    from kiseki.sandboxes.factory import HAS_IMAGES
     from kiseki.trajectory.record import own_messages
 
     console = make_console()
@@ -100,11 +105,24 @@ def _run(flags: argparse.Namespace) -> int:
         call_timeout=model.call_timeout,
         provider_patience=model.provider_patience,
         sandbox=flags.sandbox,
+        sandbox_image=flags.sandbox_image,
+        network=flags.network,
+        sandbox_memory=flags.sandbox_memory,
+        sandbox_cpus=flags.sandbox_cpus,
+        sandbox_processes=flags.sandbox_processes,
+        sandbox_disk=flags.sandbox_disk,
         sandbox_timeout=flags.sandbox_timeout,
+        ssh_host=flags.ssh_host,
         prompt_timeout=flags.prompt_timeout,
         redact=flags.redact,
         seed=flags.seed,
     )
+    if agent.tools.needs_sandbox and agent.sandbox.backend in HAS_IMAGES:
+        if not agent.sandbox.image:
+            raise UsageError(f"--sandbox={agent.sandbox.backend} needs --sandbox_image=IMAGE: what the tools run in")
+        for reason in have_images(agent.sandbox, [agent.sandbox.image], console).values():
+            console.print(Text(f"failed: ImageError: {reason}", style="red"), soft_wrap=True)
+            return FAILED
     result = agent.run_conversation(flags.query)
     limit = None if flags.verbose else flags.log_prefix_chars
 
@@ -123,7 +141,7 @@ def _run(flags: argparse.Namespace) -> int:
         console.print(Text(result.final_response))
     if result.error:
         console.print(Text(f"failed: {result.record.error_class}: {result.error}"), style="red", soft_wrap=True)
-        return 3
+        return FAILED
     console.print(Text(f"{result.reason}, {result.api_calls} model calls, ${result.usage.cost:.4f}"), style="dim")
     if flags.save_trajectories:
         console.print(Text(f"appended to {COMPLETED_FILE if result.completed else OTHER_FILE}"))

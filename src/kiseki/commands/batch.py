@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, one_of
-from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, model_settings
+from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, add_sandbox_flags, model_settings
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -45,6 +45,9 @@ def build_parser(prog: str = "kiseki batch") -> Parser:
     flag(main, "log_prefix_chars", at_least(0), "length of previews in log lines", 100)
     add_model_flags(parser)
     agent = add_agent_flags(parser)
+    sandbox = add_sandbox_flags(parser)
+    words = "sandboxes that each worker keeps started ahead of need, for each image that several prompts share"
+    flag(sandbox, "warm", at_least(0), words, 0)
     switch(agent, "skip_unavailable", "run without the distribution's toolsets that are not available here")
     engine = parser.add_argument_group("running it")
     flag(engine, "num_workers", at_least(1), "worker processes", 4)

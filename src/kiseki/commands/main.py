@@ -18,9 +18,11 @@ from kiseki.errors import KisekiError, StorageError, UsageError
 COMMANDS = {
     "batch": "a dataset of prompts → trajectories",
     "agent": "one prompt → one trajectory",
+    "images": "which container images a dataset needs, which are there, and pulling the others",
     "merge": "rebuild a run's files from its ledger, with other filters",
     "verify": "check a run: its ledger, and every file against it",
     "log": "a run's sessions, and why it slowed down, paused or stopped",
+    "reap": "remove the sandboxes that dead runs and agents left",
     "mock-server": "a model server that injects faults, for trying set-ups",
 }
 UNUSABLE, UNEXPECTED, INTERRUPTED = 2, 1, 130

@@ -6,6 +6,7 @@ import argparse
 
 from kiseki.commands.flags import Parser, at_least, names, one_of
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
+from kiseki.sandboxes.base import Limits
 
 DEFAULT_MODEL = "anthropic/claude-sonnet-4.6"
 
@@ -46,9 +47,29 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
     flag(group, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
     flag(group, "tools", names, "Python files with tools of your own (comma-separated)", ())
-    flag(group, "sandbox", one_of("auto", "local", "bubblewrap"), "where tools run", "auto")
-    flag(group, "sandbox_timeout", at_least(0.001, float), "seconds that a sandbox may take to start", 60.0)
     parser.switch(group, "redact", "take API keys and the run's own secrets out of tool results", default=True)
+    return group
+
+
+def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:
+    """Returns the group, for a command that has more of them."""
+    group = parser.add_argument_group("the sandbox of each rollout, in which its tools run")
+    flag, limits = parser.flag, Limits()
+    words = (
+        "bubblewrap (Linux namespaces), local (a folder: no security boundary), docker, podman, apptainer, modal, ssh;"
+        " auto: bubblewrap where it works, else local"
+    )
+    flag(group, "sandbox", str, words, "auto")
+    words = "container image of prompts that name none in their column 'image'; docker, podman, apptainer and modal have images"
+    flag(group, "sandbox_image", str, words, "")
+    words = "none or on: whether commands reach the network; web and browser tools run outside and are governed apart"
+    flag(group, "network", one_of("none", "on"), words, "none")
+    flag(group, "sandbox_memory", at_least(1), "MB of memory that one may use", limits.memory_mb)
+    flag(group, "sandbox_cpus", at_least(0.01, float), "CPUs that one may use; 0.5 is half of one", limits.cpus)
+    flag(group, "sandbox_processes", at_least(1), "processes and threads at once in one", limits.processes)
+    flag(group, "sandbox_disk", at_least(1), "MB of files that one may write", limits.disk_mb)
+    flag(group, "sandbox_timeout", at_least(0.001, float), "seconds that one may take to start", 60.0)
+    flag(group, "ssh_host", str, "[user@]host[:port] for --sandbox=ssh; keys and known hosts are those of OpenSSH", "")
     return group
 
 

@@ -55,6 +55,15 @@ _ATTEMPT_COLUMNS = (
 _NEW_ATTEMPT = f"INSERT INTO attempts ({', '.join(_ATTEMPT_COLUMNS)}) VALUES ({', '.join('?' * len(_ATTEMPT_COLUMNS))})"
 
 _decode_prompt = msgspec.msgpack.Decoder(Prompt).decode
+
+
+class _ImageOf(msgspec.Struct):
+    """Of a `Prompt`, what `open_images` reads; the rest is skipped."""
+
+    image: str = ""
+
+
+_decode_image = msgspec.msgpack.Decoder(_ImageOf).decode
 _to_json = msgspec.json.encode
 
 
@@ -177,6 +186,18 @@ class Ledger:
                 last = (position, prompt_id, sample)
                 prompt = msgspec.structs.replace(_decode_prompt(payload), index=position)
                 yield OpenRollout(rollout_id, key, prompt, sample, batch, attempts, bool(suspect), spent)
+
+    def open_images(self, num_samples: int) -> dict[str, int]:
+        """Image → prompts with an open rollout that name it, in dataset order; "" for those that name none."""
+        found: dict[str, int] = {}
+        query = (
+            "SELECT y.payload FROM prompts p CROSS JOIN payloads y ON y.prompt_id = p.id WHERE p.position IS NOT NULL AND EXISTS"
+            f" (SELECT 1 FROM rollouts r WHERE r.prompt_id = p.id AND r.sample_index < ? AND {IS_OPEN}) ORDER BY p.position"
+        )
+        for (payload,) in self.db.execute(query, (num_samples,)):
+            image = _decode_image(payload).image
+            found[image] = found.get(image, 0) + 1
+        return found
 
     def commit(self, attempts: Sequence[tuple[int, Attempt]], session: SessionState = NEW_SESSION) -> None:
         """Write ended attempts, each with its rollout's id, in one transaction. When this returns they are safe."""

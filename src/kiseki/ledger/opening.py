@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import sqlite3
+import time
 from pathlib import Path
 
 from kiseki.errors import KisekiError, LedgerError, StorageError
@@ -15,6 +16,8 @@ from kiseki.ledger.schema import FROM_VERSION_1, SCHEMA, VERSION
 from kiseki.ledger.words import LEDGER_NAME, code, damaged, in_words
 
 LOCK_NAME = "run.lock"
+LOCK_TRIES, LOCK_PAUSE = 4, 0.05
+"""A pause is in seconds. A reaper that asks whether a run still lives holds the lock for a moment."""
 CACHE_KB = 48_000
 """Holds the index of a million prompts' keys, which planning visits in random order."""
 
@@ -95,7 +98,14 @@ def _take_lock(folder: Path) -> int:
     except OSError as error:
         raise _not_locked(folder, error) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for tries_left in reversed(range(LOCK_TRIES)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    raise
+                time.sleep(LOCK_PAUSE)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     except BlockingIOError:

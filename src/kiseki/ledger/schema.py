@@ -17,8 +17,8 @@ The contract, which resume and every view rest on:
 - `decisions`: why a session slowed down, paused or stopped.
 - `meta`: the run's identity (`run`: name, model, distribution, …), what its views depend on (`views`: filter, all names of its
   tools), whether files on the disk may be older than that (`views_stale`), whether a session began and has not made the files
-  of the whole run yet (`views_behind`), and that another tool's files were taken over, or
-  that there were none (`adopted`). The schema's version is `PRAGMA user_version`.
+  of the whole run yet (`views_behind`), that another tool's files were taken over, or that there were none (`adopted`), and what
+  its sandboxes are called and where they may be (`sandboxes`). The schema's version is `PRAGMA user_version`.
 """
 
 from __future__ import annotations

@@ -100,3 +100,9 @@ class RunInfo(msgspec.Struct, frozen=True):
     """Every tool of the run → hash of its schema; one hash of all in runs that began with an older version."""
     redact: bool = True
     """Whether secrets are taken out of tool results."""
+    environment: str = "host"
+    """Whose programs the commands find: `host` (of the machine that the run is on), `image`, `ssh` (of another machine)."""
+    sandbox_image: str = ""
+    """Of prompts that name none."""
+    network: str = "none"
+    """Whether commands reach the network: `none` or `on`."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Protocol
 
 import msgspec
+
+TIMED_OUT = 124
+"""Exit status of what was killed at its time limit, as of coreutils' `timeout`."""
+KILLED = 128 + signal.SIGKILL
+NOT_STARTED = -1
+"""Status of a program for which there was no process to be had."""
 
 
 class Limits(msgspec.Struct, frozen=True):

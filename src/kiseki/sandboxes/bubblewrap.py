@@ -19,11 +19,13 @@ import threading
 from pathlib import Path
 
 from kiseki.errors import KisekiError, SandboxError
-from kiseki.sandboxes import cgroup, folders
+from kiseki.sandboxes import cgroup, folders, owners
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.launch import Blueprint, fifo_folder, launch
+from kiseki.sandboxes.programs import INTERACTIVE, QUIET
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH, python_folder
-from kiseki.sandboxes.shell import INTERACTIVE, QUIET, ShellSandbox
+from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.shell import ShellSandbox
 
 HOME = "/home/user"
 USER_ID = 1000
@@ -76,26 +78,35 @@ PROBE_TIMEOUT = 60.0
 """Seconds; a sandbox opens in about 20 ms, but a machine under load may take long."""
 
 
-async def open_bubblewrap(limits: Limits, *, label: str, cwd: str, program: str = "") -> ShellSandbox:
-    """A started sandbox. `program` is a bwrap that works here; by default the first one that does.
+class Bubblewrap:
+    """The `Backend`. It keeps nothing."""
 
-    Raises SandboxError, and UsageError for a `cwd` that cannot be had.
-    """
-    if not program:
-        program, reason = working_program()
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+
+    async def open(self, image: str) -> ShellSandbox:
+        program = self._settings.program
         if not program:
-            raise SandboxError(reason)
-    return await _open(program, limits, label=label, cwd=cwd)
+            program, reason = working_program()
+            if not program:
+                raise SandboxError(reason)
+        return await _open(program, self._settings.limits, label=self._settings.label)
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
 
-async def _open(program: str, limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
+def open_backend(settings: SandboxSettings) -> Bubblewrap:
+    return Bubblewrap(settings)
+
+
+async def _open(program: str, limits: Limits, *, label: str) -> ShellSandbox:
     folder = folders.make(label)
     group = cgroup.make(folders.group_name(folder), limits)
     disk = limits.disk_mb
     if group and "memory" in group.folders:
         # Files in memory count against its limit: half of that is left to the processes when the disk is full.
         disk = min(disk, max(limits.memory_mb // 2, 1))
-    cwd = folders.normal(cwd if cwd.startswith("/") else f"{HOME}/{folders.below_home(cwd)}")
     prefix = python_folder()
     shell = "bash" if shutil.which("bash", path="/usr/bin:/bin") else "sh"
     blueprint = Blueprint(
@@ -113,7 +124,6 @@ async def _open(program: str, limits: Limits, *, label: str, cwd: str) -> ShellS
         },
         setup="; ".join([f"printf %s {shlex.quote(text)} >/etc/{name}" for name, text in ETC_MADE.items()] + [QUIET[shell]]),
         home=HOME,
-        cwd=cwd,
         shell=shell,
         fifos_inside=FIFOS_INSIDE,
         own_namespace=True,
@@ -211,7 +221,7 @@ def working_program() -> tuple[str, str]:
     return "", "; ".join(reasons)
 
 
-def why_unavailable() -> str:
+def why_unavailable(settings: SandboxSettings) -> str:
     """Why no sandbox can be had here; "" when one can."""
     return working_program()[1]
 
@@ -219,7 +229,9 @@ def why_unavailable() -> str:
 async def _probe(path: str) -> str:
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):
-            sandbox = await _open(path, Limits(), label=folders.process_label("probe"), cwd="")
+            label = owners.process_label("probe")
+            owners.hold(label)
+            sandbox = await _open(path, Limits(), label=label)
             await sandbox.close()
     except (KisekiError, TimeoutError) as error:
         return str(error) or f"no sandbox started within {PROBE_TIMEOUT:g} s"

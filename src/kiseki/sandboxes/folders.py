@@ -23,8 +23,8 @@ LABEL_LIMIT = 80
 """Characters; a file name may have 255 bytes, and a cgroup's name holds more than the label."""
 
 MAKE_ROUNDS = 100
-ORPHAN_SECONDS = 60.0
-"""Without a change in the label's folder."""
+UNTOUCHED_SECONDS = 60.0
+"""Between a label's folder and its first sandbox are milliseconds, or a machine under load."""
 
 
 def clean_label(label: str) -> str:
@@ -62,29 +62,40 @@ def make(label: str) -> Path:
     return folder
 
 
-def process_label(kind: str) -> str:
-    """A label for sandboxes that belong to this process and to no run."""
-    return f"{kind}-{os.getpid()}"
-
-
-def orphans() -> list[str]:
-    """Labels of `process_label` whose process is gone.
-
-    Old ones only: where machines share the folder for temporary files, another's process number says nothing.
-    """
-    found = []
-    for folder in base().iterdir():
-        owner = re.fullmatch(r"[a-z]+-(\d+)", folder.name)
-        with contextlib.suppress(OSError):
-            if owner and time.time() - folder.stat().st_mtime > ORPHAN_SECONDS and not Path("/proc", owner[1]).exists():
-                found.append(folder.name)
-    return found
+def labels() -> list[str]:
+    """Every label that has a folder, as it stands in its name."""
+    return sorted(folder.name for folder in base().iterdir() if not folder.name.startswith("."))
 
 
 def left_over(label: str) -> list[Path]:
     """The folders of all sandboxes with this label or one below it."""
-    name = clean_label(label)
-    return [folder for top in (base() / name, *base().glob(f"{name}.*")) if top.is_dir() for folder in top.iterdir()]
+    return [Path(entry) for top in _tops(clean_label(label)) for entry in _entries(top) if entry.is_dir(follow_symlinks=False)]
+
+
+def is_untouched(label: str) -> bool:
+    """Whether nothing came or went in the label's folder, or one below it, for so long that nobody is about to use it."""
+    return time.time() - max(map(made_at, _tops(clean_label(label))), default=0.0) > UNTOUCHED_SECONDS
+
+
+def made_at(folder: Path) -> float:
+    """When the folder was made, or last something in it, in Unix seconds; 0 when it is gone."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _tops(name: str) -> list[Path]:
+    return [top for top in (base() / name, *base().glob(f"{name}.*")) if top.is_dir()]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Its own, none when it is gone: label folders come and go with their sandboxes."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def cookies(label: str) -> tuple[bytes, bytes]:
@@ -111,6 +122,13 @@ def normal(path: str) -> str:
 def below_home(cwd: str) -> str:
     """A relative `cwd`, of which `~` and `~/` are the same as nothing."""
     return "" if cwd == "~" else cwd.removeprefix("~/")
+
+
+def remove_labels(label: str) -> None:
+    """Remove the empty folders of a label and of those below it. Never raises."""
+    for top in _tops(clean_label(label)):
+        with contextlib.suppress(OSError):
+            top.rmdir()
 
 
 def remove(folder: Path) -> None:

@@ -12,14 +12,15 @@ import os
 import resource
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import cgroup, folders, processes
 from kiseki.sandboxes.base import Limits
-from kiseki.sandboxes.shell import ShellSandbox
-from kiseki.sandboxes.supervisor import Supervisor
+from kiseki.sandboxes.shell import ShellSandbox, below
+from kiseki.sandboxes.supervisor import HostSupervisor
 
 EXIT_TIMEOUT = 10.0
 """Seconds for killed processes to be gone; one in uninterruptible I/O may take longer, and is left."""
@@ -42,7 +43,6 @@ class Blueprint(NamedTuple):
     setup: str
     """A line for that shell, before anything else."""
     home: str
-    cwd: str
     shell: str
     """ "bash" or "sh"."""
     fifos_inside: str
@@ -51,6 +51,8 @@ class Blueprint(NamedTuple):
     """Whether the supervisor's shell is the first process of a pid namespace: a child of the process started here, with every
     process of the sandbox below it."""
     description: dict[str, str]
+    place: Callable[[str, str], str] = below
+    """(cwd, home) → path of a prompt's working folder."""
 
 
 def fifo_folder(folder: Path) -> Path:
@@ -69,11 +71,9 @@ async def launch(blueprint: Blueprint, folder: Path, group: cgroup.Group | None,
         in_force = await machine.limit(limits)
         sandbox = ShellSandbox(
             supervisor,
-            shell=blueprint.shell,
-            home=blueprint.home,
-            cwd=blueprint.cwd,
             description={**blueprint.description, **in_force},
             remove=machine.remove,
+            place=blueprint.place,
         )
         await sandbox.start()
     except BaseException as error:
@@ -92,10 +92,10 @@ class _Machine:
         self._folder = folder
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
-        self._supervisor: Supervisor | None = None
+        self._supervisor: HostSupervisor | None = None
         self._first = 0
 
-    def start(self) -> Supervisor:
+    def start(self) -> HostSupervisor:
         self._process = subprocess.Popen(
             self._blueprint.argv,
             stdin=subprocess.PIPE,
@@ -105,11 +105,12 @@ class _Machine:
             cwd=self._folder,
             start_new_session=True,
         )
-        self._supervisor = Supervisor(
+        self._supervisor = HostSupervisor(
             self._process,
             fifos=fifo_folder(self._folder),
             fifos_inside=self._blueprint.fifos_inside,
             home=self._blueprint.home,
+            shell=self._blueprint.shell,
             list_processes=self._list,
         )
         return self._supervisor

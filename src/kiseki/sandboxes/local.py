@@ -13,10 +13,11 @@ import shutil
 
 from kiseki.errors import SandboxError, UsageError
 from kiseki.sandboxes import cgroup, folders
-from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.launch import Blueprint, fifo_folder, launch
+from kiseki.sandboxes.programs import INTERACTIVE, QUIET
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH, python_folder
-from kiseki.sandboxes.shell import INTERACTIVE, QUIET, ShellSandbox
+from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.shell import ShellSandbox
 
 LOCAL_WARNING = (
     "Sandbox 'local' keeps rollouts apart but does not protect this machine: commands run on it directly, as the current "
@@ -24,15 +25,44 @@ LOCAL_WARNING = (
 )
 
 
-async def open_local(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
-    """A started sandbox. Raises SandboxError, and UsageError for a `cwd` that cannot be had."""
+class Local:
+    """The `Backend`. It keeps nothing."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+
+    async def open(self, image: str) -> ShellSandbox:
+        return await _open(self._settings)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def why_unavailable(settings: SandboxSettings) -> str:
+    return ""
+
+
+def open_backend(settings: SandboxSettings) -> Local:
+    return Local(settings)
+
+
+def private_place(cwd: str, home: str) -> str:
+    """Where the working folder `cwd` is when the sandbox is a folder that holds `home`: never outside of it.
+
+    Raises UsageError for a relative one that leads out.
+    """
+    folder = home.removesuffix("/home")
     if cwd.startswith("/"):
-        work = f"/root{folders.normal(cwd)}"
-    else:
-        work = folders.normal(f"/home/{folders.below_home(cwd)}")
-        if not f"{work}/".startswith("/home/"):
-            raise UsageError(f"the working folder {cwd!r} leads out of the sandbox's home folder")
-    folder = folders.make(label)
+        return f"{folder}/root{folders.normal(cwd)}".rstrip("/")
+    work = folders.normal(f"/home/{folders.below_home(cwd)}")
+    if not f"{work}/".startswith("/home/"):
+        raise UsageError(f"the working folder {cwd!r} leads out of the sandbox's home folder")
+    return f"{folder}{work}"
+
+
+async def _open(settings: SandboxSettings) -> ShellSandbox:
+    limits = settings.limits
+    folder = folders.make(settings.label)
     home, temporary = folder / "home", folder / "tmp"
     try:
         for path in (home, temporary):
@@ -56,7 +86,6 @@ async def open_local(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
         },
         setup=QUIET[shell],
         home=str(home),
-        cwd=f"{folder}{work}".rstrip("/"),
         shell=shell,
         fifos_inside=str(fifo_folder(folder)),
         own_namespace=False,
@@ -66,5 +95,6 @@ async def open_local(limits: Limits, *, label: str, cwd: str) -> ShellSandbox:
             "network": "the host's",
             "disk": f"{limits.disk_mb} MB per file",
         },
+        place=private_place,
     )
     return await launch(blueprint, folder, cgroup.make(folders.group_name(folder), limits), limits)

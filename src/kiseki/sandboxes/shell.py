@@ -1,6 +1,7 @@
 """The sandbox of every backend that can start programs: a persistent shell session, programs beside it, files.
 
-A backend gives a `Supervisor` (how programs are started and ended in there) and how to tear everything down; the rest is here.
+A backend gives a `Supervisor` (how programs are started and ended in there: on this machine, or through streams to wherever it
+is) and how to tear everything down; the rest is here.
 
 The session is an interactive bash on two pipes, without a terminal; interactive, because then no error in a command ends it
 and its command line can be aborted. Where there is no bash, `sh` does the same. A command is sent as two lines: `eval` of its
@@ -9,8 +10,8 @@ and the current folder. Redirections of the eval are undone after it, so `exec >
 unterminated quote.
 
 At the time limit the shell gets a signal whose trap aborts the line before the next command in it begins, and the processes
-started by this call are killed, recognised by their start time and their place in the tree; older background jobs stay.
-A shell that doesn't come back then is replaced.
+started by this call are killed (the supervisor knows which); older background jobs stay. A shell that doesn't come back then is
+replaced.
 
 What background jobs write after a call's end stays in the pipe, and goes to the next call's output: nothing is read between
 calls, so a job that writes much waits for the next call.
@@ -29,22 +30,19 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from kiseki.errors import SandboxError, ToolError, UsageError
-from kiseki.sandboxes import files, processes
-from kiseki.sandboxes.base import ExecResult
-from kiseki.sandboxes.pipes import Kept, LineDrop, MarkerSearch, read_some, waiting_bytes
-from kiseki.sandboxes.supervisor import KILLED, NOT_STARTED, Program, Supervisor
+from kiseki.sandboxes import files
+from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, ExecResult
+from kiseki.sandboxes.folders import below_home, normal
+from kiseki.sandboxes.pipes import Kept, LineDrop, MarkerSearch
+from kiseki.sandboxes.programs import Program, Supervisor
 from kiseki.trajectory.text import clean_text, cut_middle
 
-TIMED_OUT = 124
-"""Exit code of what was killed at its time limit, as of coreutils' `timeout`."""
 ABORT_ROUNDS = 5
 ABORT_WAIT = 0.2
 """Seconds for the shell to come back after an abort; usually it takes under one millisecond. After so many rounds it is
 replaced."""
 SHELL_START_TIMEOUT = 30.0
 """Seconds; it takes 2 ms on an idle machine."""
-EOF_GRACE = 0.2
-"""Seconds between the end of a program's output and word of its exit, after which its reporter must have been killed."""
 HEALTH_TIMEOUT = 10.0
 _PASSING = {os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)}
 """Reasons for which a folder may be had another time."""
@@ -61,9 +59,6 @@ _SETUP = {
     "bash": f"PS1= PS2= PROMPT_COMMAND=; set +o history; unset HISTFILE; trap {shlex.quote(_TRAP['bash'])} {ABORT_SIGNAL:d}",
     "sh": f"PS1= PS2=; trap {shlex.quote(_TRAP['sh'])} {ABORT_SIGNAL:d}",
 }
-QUIET = {"bash": "set +o history", "sh": ":"}
-"""A line that keeps a supervisor's shell from remembering its lines."""
-INTERACTIVE = {"bash": ["bash", "--noprofile", "--norc", "--noediting", "+H", "-i"], "sh": ["sh", "-i"]}
 # The backslash evades aliases, `builtin` and `command` functions of the same name. stdout is redirected onto itself by a
 # detour, so that the shell saves and restores it.
 _EVAL = {
@@ -71,11 +66,16 @@ _EVAL = {
     "sh": r"\command eval {} </dev/null 9>&1 >&9 9>&- 2>&1",
 }
 _MARK = {
-    "bash": r"""\builtin printf '\036{}%s:%.4096s\000' "$?" "${{PWD-}}" """,
-    "sh": r"""\command printf '\036{}%s:%.4096s\000' "$?" "${{PWD-}}" """,
+    "bash": r"""\builtin printf '\036{}%s:%s:%.4096s\000' "$?" "${{!-}}" "${{PWD-}}" """,
+    "sh": r"""\command printf '\036{}%s:%s:%.4096s\000' "$?" "${{!-}}" "${{PWD-}}" """,
 }
 _TTY_NOISE = (b"bash: [", re.compile(rb"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n"), 120)
 """What an interactive bash without terminal says when a child was killed by a signal: its start, all of it, most bytes."""
+
+
+def below(cwd: str, home: str) -> str:
+    """Where in a sandbox with its own file system the working folder `cwd` is."""
+    return normal(cwd if cwd.startswith("/") else f"{home}/{below_home(cwd)}")
 
 
 class ShellSandbox:
@@ -85,42 +85,45 @@ class ShellSandbox:
         self,
         supervisor: Supervisor,
         *,
-        shell: str,
-        home: str,
-        cwd: str,
         description: dict[str, str],
         remove: Callable[[], Awaitable[None]],
+        folder: str = "",
+        place: Callable[[str, str], str] = below,
     ) -> None:
-        """`shell` is "bash" or "sh". `remove` ends the supervisor and all it holds, and waits until that is gone."""
+        """`remove` ends the supervisor and all it holds, and waits until that is gone. `folder`: where the first session starts,
+        by default the home folder. `place`: (cwd, home) → path, or UsageError for one that may not be."""
         self._supervisor = supervisor
-        self._shell = shell
-        self._home = home
-        self._folder = cwd
+        self._folder = folder
+        self._place = place
         self._description = description
         self._remove = remove
         self._lock = asyncio.Lock()
         self._session: Program | None = None
         self._leftover = b""
-        self._last_end = 0
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Make the working folder and start the first session in it.
+        """Start the first session. Raises SandboxError."""
+        await self._start_session()
+
+    async def enter(self, cwd: str) -> None:
+        """Make the working folder `cwd` and move the session there, before anything else runs in it.
 
         Raises SandboxError, and UsageError when there can be no such folder.
         """
-        cwd = self._folder
-        if cwd != self._home:
-            await self._make_folder(cwd)
-        await self._start_session()
-        if self._folder != cwd:
-            raise UsageError(f"the working folder {cwd[:200]!r} cannot be entered in the sandbox")
+        folder = self._place(cwd, self._supervisor.home)
+        if folder == self._folder:
+            return
+        await self._make_folder(folder)
+        await self.exec(f"cd -- {shlex.quote(folder)}; unset OLDPWD", timeout=SHELL_START_TIMEOUT)
+        if self._folder != folder:
+            raise UsageError(f"the working folder {folder[:200]!r} cannot be entered in the sandbox")
 
     async def _make_folder(self, path: str) -> None:
         # From inside: for the host, a path through /proc may lead out of the sandbox.
         try:
             script = f"exec mkdir -p -- {shlex.quote(path)} 2>&1"
-            status, said, _ = await self._run(script, b"", 4096, SHELL_START_TIMEOUT)
+            status, said, _ = await self._program(script, b"", 4096, SHELL_START_TIMEOUT)
         except ToolError as error:
             raise SandboxError(str(error)) from error
         if status:
@@ -133,7 +136,7 @@ class ShellSandbox:
         if "\0" in command or "\0" in (workdir or ""):
             raise ToolError("a command must not hold a NUL character")
         if workdir is not None:
-            builtin = "\\builtin " if self._shell == "bash" else ""
+            builtin = "\\builtin " if self._supervisor.shell == "bash" else ""
             command = f"{builtin}cd -- {shlex.quote(clean_text(workdir))} && {builtin}eval {shlex.quote(command)}"
         async with self._lock:
             restarted = await self._ensure_session()
@@ -145,14 +148,14 @@ class ShellSandbox:
         if not argv or any("\0" in word for word in argv):
             raise ToolError("a program's arguments must not be empty or hold a NUL character")
         script = self._supervisor.command([clean_text(word) for word in argv])
-        status, data, _ = await self._run(script, stdin, max_output, timeout)
+        status, data, _ = await self._program(script, stdin, max_output, timeout)
         return status, data
 
     async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
-        return await files.read(self._run, self._expand(path), self._folder, max_bytes)
+        return await files.read(self._program, self._expand(path), self._folder, max_bytes)
 
     async def write_file(self, path: str, data: bytes) -> None:
-        await files.write(self._run, self._expand(path), self._folder, data)
+        await files.write(self._program, self._expand(path), self._folder, data)
 
     async def healthy(self) -> bool:
         try:
@@ -177,7 +180,7 @@ class ShellSandbox:
 
     def _expand(self, path: str) -> str:
         path = clean_text(path)
-        return self._home + path[1:] if path == "~" or path.startswith("~/") else path
+        return self._supervisor.home + path[1:] if path == "~" or path.startswith("~/") else path
 
     # The session
 
@@ -195,7 +198,7 @@ class ShellSandbox:
         self._session = await self._try_session()
         if self._session is None:
             # No process or memory to be had: what the commands left running goes first.
-            self._supervisor.kill_everything()
+            await self._supervisor.kill_everything()
             self._session = await self._try_session()
         if self._session is None:
             raise SandboxError(self._supervisor.dead or "the sandbox's shell does not start")
@@ -203,9 +206,13 @@ class ShellSandbox:
 
     async def _try_session(self) -> Program | None:
         """A session at its first prompt, in the last known folder; None when it doesn't get there."""
-        session = self._supervisor.spawn(self._supervisor.command(INTERACTIVE[self._shell]), stdin=True, cookie=False)
-        setup = f"{_SETUP[self._shell]}; cd -- {shlex.quote(self._folder)}; unset OLDPWD"
-        call = _Call(session, f"{setup}\n", self._shell, Kept(4096), b"")
+        session = await self._supervisor.open_session()
+        if session is None:
+            return None
+        shell = self._supervisor.shell
+        folder = self._folder or self._supervisor.home
+        setup = f"{_SETUP[shell]}; cd -- {shlex.quote(folder)}; unset OLDPWD"
+        call = _Call(session, f"{setup}\n", shell, Kept(4096), b"")
         started = False
         try:
             started = await call.wait(SHELL_START_TIMEOUT) and call.status() is not None
@@ -216,30 +223,27 @@ class ShellSandbox:
                 self._supervisor.forget(session)
         if not started:
             return None
-        self._folder = call.folder() or self._folder
+        self._folder = call.folder() or folder
         return session
 
     async def _exec(self, command: str, timeout: float, max_output: int, restarted: bool) -> ExecResult:
         assert self._session
-        session = self._session
-        since = processes.now_ticks()
-        # The clock is coarse: what a call before started within the same tick is known by its pid.
-        known = set(processes.descendants(self._supervisor.shell_pid(session))) if since <= self._last_end else set()
-        line = _EVAL[self._shell].format(shlex.quote(command))
-        call = _Call(session, f"{line}\n", self._shell, Kept(max_output), self._leftover)
+        session, shell = self._session, self._supervisor.shell
+        self._supervisor.began(session)
+        line = _EVAL[shell].format(shlex.quote(command))
+        call = _Call(session, f"{line}\n", shell, Kept(max_output), self._leftover)
         try:
             timed_out = not await call.wait(timeout)
             if timed_out:
                 for _ in range(ABORT_ROUNDS):
-                    self._supervisor.interrupt(session, ABORT_SIGNAL, since, known)
+                    await self._supervisor.interrupt(session, ABORT_SIGNAL)
                     if await call.wait(ABORT_WAIT):
                         break
                 else:
                     self._supervisor.kill_shell(session)
         except BaseException:
             # Cancelled: nobody will read the rest, so the shell goes with its command.
-            self._supervisor.interrupt(session, ABORT_SIGNAL, since, known)
-            self._supervisor.kill_shell(session)
+            self._supervisor.abandon(session, ABORT_SIGNAL)
             raise
         finally:
             call.close()
@@ -254,7 +258,7 @@ class ShellSandbox:
             await self._start_session()
         else:
             self._folder = call.folder() or self._folder
-        self._last_end = processes.now_ticks()
+        self._supervisor.ended(call.last_job())
         return ExecResult(
             output=output.decode(errors="replace"),
             exit_code=TIMED_OUT if timed_out else status,
@@ -263,76 +267,11 @@ class ShellSandbox:
             session_restarted=restarted or lost,
         )
 
-    # Programs beside it
-
-    async def _run(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
-        program = self._supervisor.spawn(script, stdin=bool(stdin))
-        output = bytearray()
-        full = asyncio.get_running_loop().create_future()
-
-        def take(data: bytes) -> None:
-            output.extend(data)
-            if len(output) > max_output and not full.done():
-                full.set_result(None)
-                follower.close()
-
-        follower = _Follower(program, take)
-        try:
-            if stdin:
-                program.give_input(stdin)
-            await asyncio.wait([program.exited, full], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not program.exited.done():
-                self._supervisor.kill(program)
-                status = TIMED_OUT if not full.done() else KILLED
-            else:
-                status = program.exited.result()
-                follower.drain()
-        except BaseException:
-            self._supervisor.kill(program)
-            raise
-        finally:
-            follower.close()
-            if program.exited.done():
-                self._supervisor.forget(program)
-            else:
-                program.exited.add_done_callback(lambda _: self._supervisor.forget(program))
-        if self._supervisor.dead:
-            raise SandboxError(self._supervisor.dead)
+    async def _program(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
+        status, output, more = await self._supervisor.run(script, stdin, max_output, timeout)
         if status == NOT_STARTED:
             raise ToolError("the sandbox cannot start another process: its limit is reached")
-        return status, bytes(output[:max_output]), len(output) > max_output
-
-
-class _Follower:
-    """Hands a program's output on as it comes; tells its end when its reporter cannot."""
-
-    def __init__(self, program: Program, take: Callable[[bytes], None]) -> None:
-        self._program = program
-        self._take = take
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(program.stdout, self._on_output)
-        self._open = True
-
-    def drain(self) -> None:
-        """Take what the program left in the pipe, but not what its background processes still add."""
-        left = waiting_bytes(self._program.stdout) if self._open and self._program.stdout >= 0 else 0
-        while left > 0 and self._open and (data := read_some(self._program.stdout)):
-            left -= len(data)
-            self._take(data)
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            if self._program.stdout >= 0:  # Not closed with its sandbox.
-                self._loop.remove_reader(self._program.stdout)
-
-    def _on_output(self) -> None:
-        data = read_some(self._program.stdout)
-        if data:
-            self._take(data)
-        elif data is not None:
-            self.close()
-            self._loop.call_later(EOF_GRACE, self._program.end, KILLED)
+        return status, output, more
 
 
 class _Call:
@@ -346,10 +285,9 @@ class _Call:
         self._session = session
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         kept.add(self._noise.feed(leftover))
-        self._follower = _Follower(session, self._take)
-        session.exited.add_done_callback(self._on_exit)
-        assert session.stdin
-        session.stdin.write(f"{line}{_MARK[shell].format(nonce)}\n".encode())
+        session.follow(self._take)
+        session.exited.add_done_callback(self._end)
+        session.write(f"{line}{_MARK[shell].format(nonce)}\n".encode())
 
     async def wait(self, seconds: float) -> bool:
         """Whether the command ended, or the shell did."""
@@ -359,14 +297,15 @@ class _Call:
 
     def status(self) -> int | None:
         """Of the command; None when the shell is gone."""
-        if self.search.note is None:
-            return None
-        status = self.search.note.partition(b":")[0]
-        return int(status) if status.isdigit() else 0
+        return None if self.search.note is None else _number(self._note(0))
+
+    def last_job(self) -> int:
+        """Process number of the shell's youngest background job, 0 for none."""
+        return _number(self._note(1))
 
     def folder(self) -> str:
         """The shell's, or "" where that is not known."""
-        folder = (self.search.note or b"").partition(b":")[2].decode(errors="surrogateescape")
+        folder = self._note(2).decode(errors="surrogateescape")
         return folder if folder.startswith("/") else ""
 
     def output(self) -> bytes:
@@ -374,19 +313,23 @@ class _Call:
         return cut_middle(self.kept.data(), self.kept.limit, total=self.kept.total)
 
     def close(self) -> None:
-        self._follower.close()
-        self._session.exited.remove_done_callback(self._on_exit)
+        self._session.unfollow()
+        self._session.exited.remove_done_callback(self._end)
+
+    def _note(self, part: int) -> bytes:
+        parts = (self.search.note or b"").split(b":", 2)
+        return parts[part] if part < len(parts) else b""
 
     def _take(self, data: bytes) -> None:
         self.kept.add(self._noise.feed(self.search.feed(data)))
         if self.search.note is not None:
-            self._follower.close()
+            self._session.unfollow()
             self._end()
 
-    def _on_exit(self, _: asyncio.Future[int]) -> None:
-        self._follower.drain()
-        self._end()
-
-    def _end(self) -> None:
+    def _end(self, _: object = None) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) < 10 else 0

@@ -1,4 +1,4 @@
-"""Starts programs inside a sandbox that is one shell on two pipes, and ends them from outside.
+"""Starts programs inside a sandbox of this machine that is one shell on two pipes, and ends them from outside.
 
 The supervisor is an interactive shell that reads lines from us: the first process of the sandbox, started by the backend
 through whatever isolates it. Interactive, so that no error ends it; without a terminal, so that it shows nothing. For each
@@ -24,18 +24,19 @@ from pathlib import Path
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import processes
-from kiseki.sandboxes.pipes import Writer, read_some
+from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
+from kiseki.sandboxes.pipes import Writer, read_some, waiting_bytes
+from kiseki.sandboxes.programs import INTERACTIVE, Program
 
-KILLED = 128 + signal.SIGKILL
-NOT_STARTED = -1
-"""Status of a program for which there was no process to be had."""
 RUN_COOKIE = "KISEKI_RUN"
 """Marks the processes of one program outside the session, also those that left its process tree."""
 STATUS_LINE_LIMIT = 4096
 """A longer line in the status pipe is a forgery."""
+EOF_GRACE = 0.2
+"""Seconds between the end of a program's output and word of its exit, after which its reporter must have been killed."""
 
 
-class Program:
+class HostProgram:
     """One program in the sandbox: our ends of its stdin and stdout, and its exit status when it comes."""
 
     def __init__(self, number: int, stdin: int | None, stdout: int, cookie: str) -> None:
@@ -53,6 +54,21 @@ class Program:
         self.shell_pid = 0
         """Of the program that the reporter waits for, outside; looked up for a session shell only."""
         self.killed = False
+        self._take: Callable[[bytes], None] | None = None
+
+    def write(self, data: bytes) -> None:
+        assert self.stdin
+        self.stdin.write(data)
+
+    def follow(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self.exited.get_loop().add_reader(self.stdout, self._on_output)
+
+    def unfollow(self) -> None:
+        if self._take:
+            self._take = None
+            if self.stdout >= 0:  # Not closed with its sandbox.
+                self.exited.get_loop().remove_reader(self.stdout)
 
     def give_input(self, data: bytes) -> None:
         """All of its stdin."""
@@ -63,10 +79,28 @@ class Program:
 
     def end(self, status: int) -> None:
         if not self.exited.done():
+            self._drain()
             self.exited.set_result(status)
+
+    def _drain(self) -> None:
+        """Hand on what the program left in the pipe, but not what its background processes still add."""
+        left = waiting_bytes(self.stdout) if self._take and self.stdout >= 0 else 0
+        while left > 0 and self._take and (data := read_some(self.stdout)):
+            left -= len(data)
+            self._take(data)
+
+    def _on_output(self) -> None:
+        data = read_some(self.stdout)
+        if data:
+            assert self._take
+            self._take(data)
+        elif data is not None:
+            self.unfollow()
+            self.exited.get_loop().call_later(EOF_GRACE, self.end, KILLED)
 
     def release(self) -> None:
         """Close our side."""
+        self._take = None
         if self.stdin:
             self.stdin.close()
         if self.stdout >= 0:
@@ -77,7 +111,9 @@ class Program:
             self.stdout = -1
 
 
-class Supervisor:
+class HostSupervisor:
+    """The `Supervisor` (see programs.py) of a sandbox on this machine."""
+
     def __init__(
         self,
         process: subprocess.Popen[bytes],
@@ -85,21 +121,25 @@ class Supervisor:
         fifos: Path,
         fifos_inside: str,
         home: str,
+        shell: str,
         list_processes: Callable[[], dict[int, processes.Process]],
     ) -> None:
         """`process` has pipes for stdin, stdout and stderr. `list_processes` gives all of the sandbox but its first one."""
         assert process.stdin and process.stdout and process.stderr
         self.process = process
+        self.shell = shell
+        self.home = home
         self.dead = ""
-        """Why nothing can run any more; empty while it can."""
         self._fifos = fifos
         self._fifos_inside = fifos_inside
-        self._home = home
         self._list = list_processes
         self._loop = asyncio.get_running_loop()
         self._setsid = "setsid " if shutil.which("setsid", path="/usr/bin:/bin") else ""
         self._numbers = itertools.count(1)
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, HostProgram] = {}
+        self._since = 0  # the last call of the session: when it began, what was there, when it ended
+        self._known: set[int] = set()
+        self._last_end = 0
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._status = process.stdout.fileno()
         self._buffer = b""
@@ -120,7 +160,44 @@ class Supervisor:
             raise SandboxError(f"the sandbox did not start: {words[-2000:] or self.dead}")
         self.process.stderr.close()
 
-    def spawn(self, script: str, *, stdin: bool, cookie: bool = True) -> Program:
+    async def open_session(self) -> Program | None:
+        return self._spawn(self.command(INTERACTIVE[self.shell]), stdin=True, cookie=False)
+
+    async def run(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
+        program = self._spawn(script, stdin=bool(stdin))
+        output = bytearray()
+        full = self._loop.create_future()
+
+        def take(data: bytes) -> None:
+            output.extend(data)
+            if len(output) > max_output and not full.done():
+                full.set_result(None)
+                program.unfollow()
+
+        program.follow(take)
+        try:
+            if stdin:
+                program.give_input(stdin)
+            await asyncio.wait([program.exited, full], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not program.exited.done():
+                self._kill(program)
+                status = TIMED_OUT if not full.done() else KILLED
+            else:
+                status = program.exited.result()
+        except BaseException:
+            self._kill(program)
+            raise
+        finally:
+            program.unfollow()
+            if program.exited.done():
+                self.forget(program)
+            else:
+                program.exited.add_done_callback(lambda _: self.forget(program))
+        if self.dead:
+            raise SandboxError(self.dead)
+        return status, bytes(output[:max_output]), len(output) > max_output
+
+    def _spawn(self, script: str, *, stdin: bool, cookie: bool = True) -> HostProgram:
         """Start a shell script in the home folder, with a pipe for its stdin or none.
 
         Raises SandboxError when the sandbox is dead. That there was no process to be had is told by its status.
@@ -134,18 +211,17 @@ class Supervisor:
             writing = self._fifo(number, "in", os.O_RDWR) if stdin else None
         except OSError as error:
             raise SandboxError(f"cannot make a pipe into the sandbox: {error}") from error
-        program = Program(number, writing, reading, f"{RUN_COOKIE}={number}" if cookie else "")
+        program = HostProgram(number, writing, reading, f"{RUN_COOKIE}={number}" if cookie else "")
         self._programs[number] = program
         source = f"{fifo}.in" if stdin else "/dev/null"
         mark = f"export {program.cookie}; " if cookie else ""
         self._input.write(
-            f"( exec <{source} >{fifo}.out; echo o {number} >&3; cd {shlex.quote(self._home)}; {mark}\n( {script}\n) 3>&-\n"
+            f"( exec <{source} >{fifo}.out; echo o {number} >&3; cd {shlex.quote(self.home)}; {mark}\n( {script}\n) 3>&-\n"
             f"echo x {number} $? >&3 ) & echo p {number} $! >&3\necho q {number} >&3\n".encode()
         )
         return program
 
     def command(self, argv: list[str]) -> str:
-        """The script that is this program, in a process group of its own where the sandbox has `setsid`."""
         return f"exec {self._setsid}{shlex.join(argv)}"
 
     def _fifo(self, number: int, name: str, flags: int) -> int:
@@ -153,19 +229,30 @@ class Supervisor:
         os.mkfifo(path, 0o600)
         return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def interrupt(self, shell: Program, number: int, since: int, known: set[int]) -> None:
-        """Abort the command line that the session shell `shell` runs, by signal `number`, and kill what it started.
+    def began(self, session: Program) -> None:
+        self._since = processes.now_ticks()
+        # The clock is coarse: what a call before started within the same tick is known by its pid.
+        close = self._since <= self._last_end
+        self._known = set(processes.descendants(self._shell_pid(_host(session)))) if close else set()
 
-        That is: children of the shell started at tick `since` or later and not in `known`, with all below them, and
-        processes of that age that have left every tree. Older background jobs and other programs' processes stay.
-        """
-        host_pid = self.shell_pid(shell)
+    def ended(self, last_job: int) -> None:
+        self._last_end = processes.now_ticks()
+
+    async def interrupt(self, session: Program, number: int) -> None:
+        self._interrupt(session, number)
+
+    def abandon(self, session: Program, number: int) -> None:
+        self._interrupt(session, number)
+        self.kill_shell(session)
+
+    def _interrupt(self, session: Program, number: int) -> None:
+        host_pid = self._shell_pid(_host(session))
         if host_pid:
             # First: it must know before its child is gone.
             processes.send([host_pid], number)
-        processes.end_all(lambda: self._started_by_call(host_pid, since, known))
+        processes.end_all(lambda: self._started_by_call(host_pid))
 
-    def kill(self, program: Program) -> None:
+    def _kill(self, program: HostProgram) -> None:
         """End a program outside the session and everything it started."""
         program.killed = True
         if not program.inner_pid and not program.exited.done():
@@ -173,17 +260,16 @@ class Supervisor:
         processes.end_all(lambda: self._started_by_program(program))
         program.end(KILLED)
 
-    def kill_shell(self, shell: Program) -> None:
-        """End the session shell alone; its jobs go on."""
+    def kill_shell(self, session: Program) -> None:
+        shell = _host(session)
         reporter = self._reporter(shell, self._list())
-        processes.send([pid for pid in (reporter, self.shell_pid(shell)) if pid], signal.SIGKILL)
+        processes.send([pid for pid in (reporter, self._shell_pid(shell)) if pid], signal.SIGKILL)
         shell.end(KILLED)
 
-    def kill_everything(self) -> None:
-        """All processes but the supervisor."""
+    async def kill_everything(self) -> None:
         processes.end_all(lambda: [pid for pid, process in self._list().items() if process.running])
 
-    def shell_pid(self, shell: Program) -> int:
+    def _shell_pid(self, shell: HostProgram) -> int:
         """The host pid of the session shell; 0 where it is not there yet."""
         if not shell.shell_pid and not shell.exited.done():
             reporter = self._reporter(shell, self._list())
@@ -191,8 +277,9 @@ class Supervisor:
             shell.shell_pid = below[0] if below else 0
         return shell.shell_pid
 
-    def forget(self, program: Program) -> None:
+    def forget(self, session: Program) -> None:
         """Close our side and remove its FIFOs."""
+        program = _host(session)
         program.release()
         self._programs.pop(program.number, None)
         for name in ("in", "out"):
@@ -218,26 +305,26 @@ class Supervisor:
             if stream:
                 stream.close()
 
-    def _reporter(self, program: Program, table: dict[int, processes.Process]) -> int:
+    def _reporter(self, program: HostProgram, table: dict[int, processes.Process]) -> int:
         if not program.host_pid and program.inner_pid:
             tops = [pid for pid, process in table.items() if process.parent not in table]
             program.host_pid = next((pid for pid in tops if processes.inner_pid(pid) == program.inner_pid), 0)
         return program.host_pid if program.host_pid in table else 0
 
-    def _started_by_call(self, shell: int, since: int, known: set[int]) -> set[int]:
+    def _started_by_call(self, shell: int) -> set[int]:
         table = self._list()
         programs = {self._reporter(program, table) for program in self._programs.values()}
         found: set[int] = set()
         for pid, process in table.items():
             child_of_shell = process.parent == shell and shell in table
             orphan = process.parent not in table and pid not in programs and pid != shell
-            if (child_of_shell or orphan) and process.started >= since and pid not in known:
+            if (child_of_shell or orphan) and process.started >= self._since and pid not in self._known:
                 if orphan and f"{RUN_COOKIE}=".encode() in processes.environment(pid):
                     continue
                 found |= processes.below(table, pid)
         return {pid for pid in found if table[pid].running}
 
-    def _started_by_program(self, program: Program) -> set[int]:
+    def _started_by_program(self, program: HostProgram) -> set[int]:
         table = self._list()
         reporter = self._reporter(program, table)
         found = processes.below(table, reporter) if reporter else set()
@@ -272,10 +359,16 @@ class Supervisor:
             case b"p", 3:
                 program.inner_pid = int(words[2])
                 if program.killed:
-                    self.kill(program)
+                    self._kill(program)
             case b"q", 2 if not program.inner_pid:
                 program.end(NOT_STARTED)
             case b"o", 2 if not program.opened.done():
                 program.opened.set_result(None)
             case b"x", 3:
                 program.end(int(words[2]))
+
+
+def _host(program: Program) -> HostProgram:
+    """A program that this module made."""
+    assert isinstance(program, HostProgram)
+    return program

@@ -1,0 +1,177 @@
+"""A Docker or Podman engine as one process talks to it: where it is, the client, and errors in words.
+
+Both speak Docker's API, so docker-py is the client for both. It blocks: calls from the event loop run in threads of the engine's
+own, since asyncio's default pool has a handful and would let few containers start at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from kiseki.errors import SandboxError, UsageError
+
+ANSWER_TIMEOUT = 10.0
+"""Seconds in which an engine that is there says its version."""
+CALL_TIMEOUT = 120.0
+"""Seconds for any other answer: an engine that starts a hundred containers at once answers late, one that hangs never does."""
+THREADS = 32
+"""Calls to the engine at once. More wait: engines serialize most of their work, and Docker creates no faster beyond 16."""
+
+PODMAN_START = "start its service with: podman system service --time 0 unix:///tmp/podman.sock & export CONTAINER_HOST=unix:///tmp/podman.sock"
+DOCKER_START = "start dockerd, or name an engine with DOCKER_HOST"
+
+T = TypeVar("T")
+
+
+class Abilities(msgspec.Struct, frozen=True):
+    """What an engine has not refused yet."""
+
+    sizes: bool = True
+    """To bound a container's disk."""
+    own_nproc: bool = True
+    """To set its own limit of a user's processes."""
+
+
+class Engine:
+    """Safe to use from several threads; connects when it is first needed."""
+
+    def __init__(self, kind: str, *, answer_timeout: float = ANSWER_TIMEOUT, call_timeout: float = CALL_TIMEOUT) -> None:
+        """`kind` is "docker" or "podman"."""
+        self.kind = kind
+        self.abilities = Abilities()
+        self._answer_timeout = answer_timeout
+        self._call_timeout = call_timeout
+        self._client: Any = None
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=kind)
+
+    @property
+    def client(self) -> Any:
+        """docker-py's low-level one; blocks at first. Raises SandboxError where no engine answers, UsageError without it."""
+        with self._lock:
+            if self._client is None:
+                self._client = _connect(self.kind, self._answer_timeout, self._call_timeout)
+            return self._client
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """A method of the client; blocks. Raises docker-py's APIError when the engine refuses, SandboxError when it is silent."""
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            return getattr(self.client, method)(*arguments, **named)
+        except APIError:
+            raise
+        except (DockerException, RequestException, OSError) as error:
+            raise SandboxError(f"{self.kind} does not answer: {reason(error)}") from error
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """A blocking function in a thread. Cancelled, it ends without its result, but not before the function does: what that
+        made can be removed then."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *arguments))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await settled(future)
+            raise
+
+    def close(self) -> None:
+        """Let go of the connections. What is under way ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+
+async def settled(future: asyncio.Future[Any]) -> None:
+    """Wait until it is done, however often this is cancelled: for clearing up. Its result or error is left alone."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()
+
+
+def reason(error: BaseException) -> str:
+    """An error of docker-py or below it in the engine's or the system's own words, in one line."""
+    said = getattr(error, "explanation", None) or _innermost(error)
+    return " ".join(str(said).split()) or type(error).__name__
+
+
+def status(error: BaseException) -> int:
+    """Of an engine's refusal; 0 where there is none."""
+    return int(getattr(getattr(error, "response", None), "status_code", 0))
+
+
+def not_there(error: BaseException) -> bool:
+    return status(error) == 404
+
+
+def _innermost(error: BaseException) -> str:
+    """The operating system's words, which requests and urllib3 wrap four deep."""
+    seen: list[BaseException] = []
+    todo: list[object] = [error]
+    while todo:
+        found = todo.pop(0)
+        if isinstance(found, tuple | list):
+            todo += found
+        elif isinstance(found, BaseException) and found not in seen:
+            seen.append(found)
+            todo += [*found.args, getattr(found, "reason", None), found.__cause__, found.__context__]
+    for found in reversed(seen):
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+    return str(error)
+
+
+def _connect(kind: str, answer_timeout: float, call_timeout: float) -> Any:
+    try:
+        import docker
+        from docker.errors import DockerException
+        from docker.tls import TLSConfig  # noqa: F401  (a broken installation shows here and not in the middle of a run)
+        from requests.adapters import HTTPAdapter
+        from requests.exceptions import RequestException
+    except ImportError as error:
+        raise UsageError(f"sandbox backend {kind!r} needs docker-py: pip install 'kiseki[docker]'") from error
+    host = _podman_host() if kind == "podman" else os.environ.get("DOCKER_HOST", "")
+    if host.startswith("ssh://"):
+        raise UsageError(
+            f"an engine at {host} cannot be used; forward its socket: ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST, "
+            f"and set {'CONTAINER_HOST' if kind == 'podman' else 'DOCKER_HOST'}=unix:///tmp/engine.sock"
+        )
+    options = {"version": "auto", "timeout": answer_timeout, "max_pool_size": THREADS}
+    try:
+        client = docker.DockerClient(base_url=host, **options) if kind == "podman" else docker.from_env(**options)
+    except (DockerException, RequestException, OSError, ValueError) as error:
+        start = PODMAN_START if kind == "podman" else DOCKER_START
+        raise SandboxError(f"no {kind} engine answers at {host or 'the default socket'}: {reason(error)}; {start}") from error
+    client = client.api
+    client.timeout = call_timeout
+    for scheme in ("http://", "https://"):  # docker-py sizes the pools of unix sockets alone.
+        if scheme in client.adapters:
+            client.mount(scheme, HTTPAdapter(pool_maxsize=THREADS))
+    return client
+
+
+def _podman_host() -> str:
+    if host := os.environ.get("CONTAINER_HOST"):
+        return host
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    candidates = [f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"]
+    if os.getuid() == 0:
+        candidates.reverse()
+    for candidate in candidates:
+        if Path(candidate).is_socket():
+            return f"unix://{candidate}"
+    return f"unix://{candidates[0]}"

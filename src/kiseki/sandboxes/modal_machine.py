@@ -1,0 +1,192 @@
+"""An instance at Modal as a `Machine` (see machine.py), and its programs as streams.
+
+Every `.aio` call hops to the SDK's own event loop, in its thread, and back. All streams of an instance share one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from kiseki.errors import SandboxError
+from kiseki.sandboxes.base import KILLED, Limits
+from kiseki.sandboxes.machine import TORN, Stream
+from kiseki.sandboxes.modal_sdk import asking, sdk, words
+
+LIFETIME = 24 * 3600
+"""Seconds that an instance may live: the most that Modal allows."""
+SILENCE = 900
+"""Seconds without a word from its owner after which an instance ends by itself, so that it isn't paid for when nobody reaps it.
+Modal's own idle timeout does not count: a shell that was left running keeps an instance busy."""
+PULSE = 120.0
+"""Seconds between two words from the owner."""
+REMOVE_SECONDS = 30.0
+EXIT_SECONDS = 10.0
+"""From the end of a program's output to its exit status."""
+QUIET_SECONDS = 0.5
+"""A program is over, and something else still holds its stdout: after so long without output, nothing more of its own comes."""
+HELD_BYTES = 1 << 20
+"""Read ahead while nobody follows. Then the stream is left, to be taken up again at that place: data that nobody takes would
+stop the connection in the end."""
+SEND_BYTES = 1 << 20
+"""Of input per message; Modal takes sixteen times as much."""
+
+# It waits with builtins alone: neither a fork bomb nor `kill -9 -1` inside ends it. dash's `read` has no limit, but where dash is
+# /bin/sh there is usually bash too.
+_LISTEN = f"while read -r -t {SILENCE} pulse; do :; done"
+FIRST_PROGRAM = [
+    "sh",
+    "-c",
+    f"if command -v bash >/dev/null 2>&1; then exec bash -c '{_LISTEN}'; fi\n"
+    f"if (echo | read -r -t 1 pulse) 2>/dev/null; then {_LISTEN}; exit; fi\n"
+    "while sleep 3600; do :; done",
+]
+"""Of an instance."""
+
+
+class ModalMachine:
+    """A `Machine` (see machine.py): an instance at Modal."""
+
+    def __init__(self, instance: Any, limits: Limits) -> None:
+        self.environment: dict[str, str] = {}
+        self.folder = ""
+        self.mark = ""
+        self.status: int | None = None
+        """Of its first program, once `why_dead` has found it ended."""
+        self._instance = instance
+        # `sh` counts blocks of 512 bytes. What a limit cannot be set for runs without.
+        self._limited = f'{{ ulimit -c 0; ulimit -f {limits.disk_mb * 2048}; }} 2>/dev/null; exec "$@"'
+        self._pulse = asyncio.ensure_future(self._beat())
+        self._removed = False
+
+    async def open(self, argv: list[str]) -> Stream:
+        command = ["sh", "-c", self._limited, "sh", *argv]
+        try:
+            quiet = sdk().stream_type.StreamType.DEVNULL
+            return ModalStream(await self._instance.exec.aio(*command, text=False, stderr=quiet))
+        except Exception as error:
+            raise SandboxError(await self.why_dead() or f"Modal does not start a program: {words(error)}") from error
+
+    async def why_dead(self) -> str:
+        exception = sdk().exception
+        try:
+            self.status = await self._instance.poll.aio()
+            if self.status is None:
+                return ""
+            await self._instance.wait.aio()
+        except exception.SandboxTimeoutError:
+            return f"the sandbox at Modal reached the end of its {LIFETIME // 3600} hours"
+        except exception.SandboxTerminatedError:
+            return "the sandbox at Modal was terminated from outside"
+        except Exception as error:
+            return f"the sandbox at Modal does not answer: {words(error)}"
+        if self.status == 0:
+            return f"the sandbox at Modal ended by itself: it heard nothing from here for {SILENCE // 60} minutes"
+        likely = " (out of memory, or killed)" if self.status == KILLED else ""
+        return f"the sandbox at Modal ended with status {self.status}{likely}"
+
+    async def restart(self) -> bool:
+        return False
+
+    async def remove(self) -> None:
+        self._pulse.cancel()
+        if self._removed:
+            return
+        with asking("end a sandbox"):
+            async with asyncio.timeout(REMOVE_SECONDS):
+                with contextlib.suppress(sdk().exception.NotFoundError):
+                    await self._instance.terminate.aio(wait=True)
+        self._removed = True
+        await self._instance.detach.aio()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(PULSE)
+            # Whether it lives is for those to find out who want something from it.
+            with contextlib.suppress(Exception):
+                self._instance.stdin.write(b"\n")
+                await self._instance.stdin.drain.aio()
+
+
+class ModalStream(Stream):
+    """A program of an instance (the SDK's ContainerProcess)."""
+
+    def __init__(self, process: Any) -> None:
+        super().__init__()
+        self._process = process
+        self._input = bytearray()
+        self._more = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._total = 0
+        self._tasks = [asyncio.ensure_future(self._run()), asyncio.ensure_future(self._send())]
+
+    def write(self, data: bytes) -> None:
+        self._input += data
+        self._more.set()
+
+    def pause(self) -> None:
+        self._wanted.clear()
+
+    def resume(self) -> None:
+        self._wanted.set()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._input.clear()
+
+    async def _run(self) -> None:
+        exiting = asyncio.ensure_future(self._process.wait.aio())
+        reading = asyncio.ensure_future(self._read())
+        status = TORN
+        try:
+            await asyncio.wait([exiting, reading], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                await asyncio.wait([exiting], timeout=EXIT_SECONDS)
+            elif not exiting.exception():
+                await self._quiet(reading)
+            if exiting.done() and not exiting.exception():
+                status = exiting.result()
+        finally:
+            exiting.cancel()
+            reading.cancel()
+        self.ended(status)
+
+    async def _read(self) -> None:
+        # A torn stream tells by its exit status, which nobody has then.
+        with contextlib.suppress(Exception):
+            while not await self._read_on():
+                await self._wanted.wait()
+
+    async def _read_on(self) -> bool:
+        """Whether that was all; False when nobody follows and much is held."""
+        output = self._process.stdout.__aiter__()
+        try:
+            async for data in output:
+                self._total += len(data)
+                self.received(data)
+                if len(self._held) > HELD_BYTES and not self._wanted.is_set():
+                    return False
+            return True
+        finally:
+            await output.aclose()
+
+    async def _quiet(self, reading: asyncio.Future[None]) -> None:
+        """Until the output ends, or nothing more comes though it is wanted."""
+        before = -1
+        while not reading.done() and before != self._total:
+            await self._wanted.wait()
+            before = self._total
+            await asyncio.wait([reading], timeout=QUIET_SECONDS)
+
+    async def _send(self) -> None:
+        with contextlib.suppress(Exception):  # The program is gone, or the instance is, which its output tells.
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while self._input:
+                    part = bytes(self._input[:SEND_BYTES])
+                    del self._input[:SEND_BYTES]
+                    self._process.stdin.write(part)
+                    await self._process.stdin.drain.aio()

@@ -1,0 +1,392 @@
+"""A sandbox of a machine that is reached by streams of bytes alone (see machine.py), with no more than `sh` inside.
+
+One stream is the session's shell. Others, opened when they are needed and kept, are runners: shells that run one script at a
+time, for `Sandbox.run`, for files, and to kill what a command left; programs with much input get a stream of their own. Nothing
+is known of the machine's processes from outside, so they are found and killed from inside, by a script (hunt.py).
+
+What a program leaves in the background should let go of its stdout: it would stand in a later program's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kiseki.errors import SandboxError
+from kiseki.sandboxes import hunt
+from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
+from kiseki.sandboxes.machine import Machine, Stream
+from kiseki.sandboxes.pipes import MarkerSearch
+from kiseki.sandboxes.programs import INTERACTIVE, Program
+from kiseki.sandboxes.shell import ShellSandbox, below
+
+OPEN_TIMEOUT = 60.0
+"""Seconds for a shell in a running machine to say that it is there."""
+HUNT_TIMEOUT = 20.0
+"""Seconds for a hunt: it takes milliseconds, but a machine full of processes at their limits is slow."""
+INLINE_INPUT = 32_768
+"""Bytes of a program's input that are part of its script: `sh` reads scripts from a pipe a byte at a time, one per 1 µs."""
+IDLE_RUNNERS = 2
+"""Runners that are kept for later."""
+ANSWER_LIMIT = 500
+"""Characters of what a shell said in the place of its greeting."""
+TICKS_PER_SECOND = 100
+"""Of process start times in /proc: the same on every Linux, as far as programs are told."""
+
+_BOOT = 'IFS= read -r kiseki; eval "$kiseki"'
+"""Silent until it is spoken to, and takes not a byte more than its line: what comes after it is for the shell that it becomes."""
+_HOME = ': "${HOME:=/}"; mkdir -p "$HOME" 2>/dev/null; cd "$HOME" 2>/dev/null || { HOME=/tmp; cd /tmp; }; export HOME'
+_FIND_BASH = "kiseki_shell=sh; command -v bash >/dev/null 2>&1 && kiseki_shell=bash"
+_BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(INTERACTIVE['bash'])}; exec {shlex.join(INTERACTIVE['sh'])}"
+_HELLO = r"""printf '\036%s%s:%s:%s\000' @nonce@ "$$" "${kiseki_shell-}" "$HOME" """
+_CLOCK = (
+    r"""read -r KISEKI_UP KISEKI_IDLE </proc/uptime; printf '\036%s%s\000' @nonce@ "$KISEKI_UP"; unset KISEKI_UP KISEKI_IDLE"""
+)
+
+
+async def open_remote(machine: Machine, description: dict[str, str], place: Callable[[str, str], str] = below) -> ShellSandbox:
+    """A started sandbox. The machine is its own from here on, also when this raises SandboxError or is cancelled."""
+    supervisor = RemoteSupervisor(machine)
+    sandbox = ShellSandbox(supervisor, description=description, remove=supervisor.remove, folder=machine.folder, place=place)
+    try:
+        await sandbox.start()
+    except BaseException:
+        await asyncio.shield(asyncio.ensure_future(sandbox.close()))
+        raise
+    return sandbox
+
+
+class _NotOpenedError(Exception):
+    """A shell that didn't start; with its words."""
+
+
+class _Shell:
+    """A shell in the machine, and its process number there."""
+
+    def __init__(self, stream: Stream, said: str) -> None:
+        pid, self.kind, self.home = said.split(":", 2)
+        self.stream = stream
+        self.pid = int(pid)
+
+
+class RemoteSupervisor:
+    """The `Supervisor` (see programs.py) of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.shell = ""
+        self.home = ""
+        self.dead = ""
+        self._machine = machine
+        self._loop = asyncio.get_running_loop()
+        self._sessions: dict[Stream, _Shell] = {}
+        self._idle: list[_Shell] = []
+        self._busy: set[_Shell] = set()
+        self._kills: set[asyncio.Task[None]] = set()  # under way
+        self._died: asyncio.Future[None] = self._loop.create_future()
+        self._clock = 0.0  # the machine's seconds since boot minus our clock
+        self._began = 0.0
+        self._last_job = 0
+
+    # The session
+
+    async def open_session(self) -> Program | None:
+        await self._settled()
+        try:
+            session = await self._open_shell(
+                ["sh", "-c", _BOOT], f"exec 2>&1; {self._prelude()}; {_FIND_BASH}; {_HELLO}; {_BECOME}"
+            )
+        except _NotOpenedError as error:
+            await self._check()
+            if not self.shell:
+                raise SandboxError(f"no shell starts in the sandbox: {error}") from error
+            return None
+        self._sessions[session.stream] = session
+        self.shell, self.home = session.kind, session.home
+        if not self._clock:
+            said = await self._ask(session.stream, _CLOCK)
+            self._clock = float(said or 0) - time.monotonic()
+        return session.stream
+
+    def began(self, session: Program) -> None:
+        self._began = time.monotonic()
+
+    def ended(self, last_job: int) -> None:
+        self._last_job = last_job
+
+    async def interrupt(self, session: Program, number: int) -> None:
+        await self._interrupt(session, number, self._began, self._last_job)
+
+    async def _interrupt(self, session: Program, number: int, began: float, last_job: int) -> None:
+        shell = self._sessions[_stream(session)]
+        since = int((began + self._clock) * TICKS_PER_SECOND)
+        runners = [runner.pid for runner in (*self._idle, *self._busy)]
+        find = hunt.of_call(shell.pid, since=since, last_job=last_job, runners=runners, mark=self._machine.mark)
+        # The signal first: the shell must know before its child is gone.
+        await self._hunt(f"kill -{number} {shell.pid}\n", find)
+
+    def kill_shell(self, session: Program) -> None:
+        shell = self._sessions[_stream(session)]
+        self._later(self._hunt(f"kill -KILL {shell.pid}\n", ""))
+        shell.stream.ended(KILLED)
+
+    def abandon(self, session: Program, number: int) -> None:
+        stream, began, last_job = _stream(session), self._began, self._last_job
+
+        async def end() -> None:
+            await self._interrupt(session, number, began, last_job)
+            await self._hunt(f"kill -KILL {self._sessions[stream].pid}\n", "")
+
+        self._later(end())
+        stream.ended(KILLED)
+
+    async def kill_everything(self) -> None:
+        runners = [runner.pid for runner in (*self._idle, *self._busy)]
+        await self._hunt("", hunt.of_everything(spared=runners, mark=self._machine.mark))
+
+    def forget(self, session: Program) -> None:
+        _stream(session).close()
+
+    # Programs beside it
+
+    def command(self, argv: list[str]) -> str:
+        return f"G=; command -v setsid >/dev/null && G=setsid; exec $G {shlex.join(argv)}"
+
+    async def run(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
+        if self.dead:
+            raise SandboxError(self.dead)
+        token = f"{hunt.RUN_COOKIE}={secrets.token_hex(8)}"
+        job = _Job(f"( export {token}\n{script}\n)", max_output)
+        alone = len(stdin) > INLINE_INPUT
+        try:
+            runner = await (self._open_alone(job, len(stdin)) if alone else self._runner())
+        except _NotOpenedError:
+            await self._check()
+            return NOT_STARTED, b"", False
+        self._busy.add(runner)
+        stream = runner.stream
+        try:
+            job.follow(stream)
+            stream.write(stdin if alone else job.text(stdin))
+            await asyncio.wait([job.over, self._died], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            job.unfollow()
+            self._busy.discard(runner)
+            if job.status is None and not stream.exited.done():
+                self._later(self._end_program(runner, token))
+            elif alone or job.status is None or len(self._idle) >= IDLE_RUNNERS:
+                stream.close()
+            else:
+                self._idle.append(runner)
+        if job.status is None and not job.full:
+            if self.dead or stream.exited.done():
+                await self._check()
+                return KILLED, bytes(job.output), False
+            return TIMED_OUT, bytes(job.output), False
+        return (KILLED if job.status is None else job.status), bytes(job.output[:max_output]), job.full
+
+    async def _runner(self) -> _Shell:
+        while self._idle:
+            runner = self._idle.pop()
+            if not runner.stream.exited.done():
+                return runner
+            runner.stream.close()
+        return await self._open_shell(["sh", "-c", _BOOT], f"exec 2>/dev/null; {self._prelude()}; {_HELLO}; exec sh")
+
+    async def _open_alone(self, job: _Job, size: int) -> _Shell:
+        """A stream for one job, whose input of `size` bytes follows."""
+        script = (
+            f'IFS= read -r kiseki\nexec 2>/dev/null; {self._prelude()}; eval "$kiseki"\nhead -c {size} | {job.script}\n{job.mark}'
+        )
+        return await self._open_shell(["sh", "-c", script], _HELLO)
+
+    async def _end_program(self, runner: _Shell, token: str) -> None:
+        """Kill a runner with all that its script started."""
+        await self._hunt("", hunt.of_program(runner.pid, token))
+        runner.stream.close()
+
+    # Killing
+
+    async def _hunt(self, first: str, find: str) -> None:
+        """Run the lines `first`, then kill all that `find` (of hunt.py) finds. Raises SandboxError when that can't be done."""
+        if self.dead:
+            return
+        job = _Job(f"{first}{hunt.script(find) if find else ':'}", 0)
+        try:
+            runner = await self._runner()
+        except _NotOpenedError as error:
+            await self._restart(str(error))
+            return
+        try:
+            job.follow(runner.stream)
+            runner.stream.write(job.text(b""))
+            await asyncio.wait([job.over, self._died], timeout=HUNT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            job.unfollow()
+            if job.status is None:
+                runner.stream.close()
+            else:
+                self._idle.append(runner)
+        if job.status is None:
+            await self._check()
+            await self._restart("what runs in it cannot be killed")
+
+    async def _restart(self, why: str) -> None:
+        """No process can be had inside: what is there must go."""
+        await self._check()
+        if not await self._machine.restart():
+            await self._check()
+            raise SandboxError(f"the sandbox takes no more commands: {why}")
+
+    def _later(self, kill: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(kill)
+        self._kills.add(task)
+        task.add_done_callback(self._killed)
+
+    def _killed(self, task: asyncio.Task[None]) -> None:
+        self._kills.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self.stop(str(error))
+
+    async def _settled(self) -> None:
+        """Once no kill is under way that might take what comes next for what it looks for."""
+        while self._kills:
+            await asyncio.wait(self._kills)
+        if self.dead:
+            raise SandboxError(self.dead)
+
+    # All of it
+
+    async def _check(self) -> None:
+        """Raise SandboxError when the machine is no more."""
+        if not self.dead and (why := await self._machine.why_dead()):
+            self.stop(why)
+        if self.dead:
+            raise SandboxError(self.dead)
+
+    def stop(self, reason: str) -> None:
+        if not self.dead:
+            self.dead = reason
+        if not self._died.done():
+            self._died.set_result(None)
+        for session in self._sessions:
+            session.ended(KILLED)
+
+    async def remove(self) -> None:
+        for task in self._kills:
+            task.cancel()
+        await self._machine.remove()
+
+    def close(self) -> None:
+        self.stop("the sandbox is closed")
+        for stream in (*self._sessions, *(runner.stream for runner in (*self._idle, *self._busy))):
+            stream.close()
+
+    # Shells
+
+    def _prelude(self) -> str:
+        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in self._machine.environment.items())
+        return f"{exports}{_HOME}"
+
+    async def _open_shell(self, argv: list[str], line: str) -> _Shell:
+        """A program that waits for a line and, told so by `_HELLO` in it, greets. Raises `_NotOpenedError`."""
+        try:
+            stream = await self._machine.open(argv)
+        except SandboxError as error:
+            raise _NotOpenedError(str(error)) from error
+        said = ""
+        try:
+            said = await self._ask(stream, line)
+            return _Shell(stream, said)
+        except ValueError:
+            raise _NotOpenedError("it does not say that it is there") from None
+        finally:
+            if not said:
+                stream.close()
+
+    async def _ask(self, stream: Stream, line: str) -> str:
+        """Send a line whose `@nonce@` makes it answer with a note. Raises `_NotOpenedError` with what it said instead."""
+        nonce = secrets.token_hex(8)
+        search, before = MarkerSearch(b"\x1e" + nonce.encode()), bytearray()
+        over = self._loop.create_future()
+
+        def take(data: bytes) -> None:
+            before.extend(search.feed(data)[: ANSWER_LIMIT - len(before)])
+            if search.note is not None and not over.done():
+                stream.unfollow()
+                over.set_result(None)
+
+        stream.follow(take)
+        stream.write(line.replace("@nonce@", nonce).encode() + b"\n")
+        try:
+            await asyncio.wait([over, stream.exited, self._died], timeout=OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stream.unfollow()
+        if search.note is None:
+            words = " ".join((bytes(before) + search.held()).decode(errors="replace").split())
+            raise _NotOpenedError(words[:ANSWER_LIMIT] or self.dead or "it ended at once or does not answer")
+        return search.note.decode(errors="surrogateescape")
+
+
+class _Job:
+    """One script in a runner: its text, its output up to the marker, its status."""
+
+    def __init__(self, script: str, max_output: int) -> None:
+        nonce = secrets.token_hex(8)
+        self.script = script
+        self.mark = f"printf '\\036{nonce}%s\\000' \"$?\""
+        self.status: int | None = None
+        self.output = bytearray()
+        self.full = False
+        """There was more than `max_output`: it is not waited for."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._max_output = max_output
+        self._search = MarkerSearch(b"\x1e" + nonce.encode())
+        self._stream: Stream | None = None
+
+    def text(self, stdin: bytes) -> bytes:
+        """The script, with its input."""
+        source, target = (f"{_printing(stdin)} | ", "") if stdin else ("", " </dev/null")
+        return f"{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode()
+
+    def follow(self, stream: Stream) -> None:
+        self._stream = stream
+        stream.exited.add_done_callback(self._end)
+        stream.follow(self._take)
+
+    def unfollow(self) -> None:
+        if self._stream:
+            self._stream.unfollow()
+            self._stream.exited.remove_done_callback(self._end)
+            self._stream = None
+
+    def _take(self, data: bytes) -> None:
+        room = self._max_output - len(self.output)
+        data = self._search.feed(data)
+        self.output += data[:room]
+        self.full = self.full or len(data) > room
+        if self._search.note is not None:
+            self.status = int(self._search.note) if self._search.note.isdigit() else 0
+        if self.full or self.status is not None:
+            self.unfollow()
+            self._end()
+
+    def _end(self, _: object = None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+def _printing(data: bytes) -> str:
+    """A shell command that writes these bytes. Every `printf` knows octal escapes."""
+    safe = b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t\n!"#$&()*+,-./:;<=>?@[]^_`{|}~'
+    text = "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in data)
+    return f"printf '{text}'" if not text.startswith("-") else f"printf '\\055{text[1:]}'"
+
+
+def _stream(program: Program) -> Stream:
+    """A program that this module made."""
+    assert isinstance(program, Stream)
+    return program

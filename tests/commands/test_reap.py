@@ -1,0 +1,66 @@
+"""`kiseki reap`, as a user meets it; what it spares is tested in sandboxes/test_reaper.py and batch/test_leftovers.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import kiseki
+
+from kiseki.commands import reap
+from kiseki.sandboxes import factory
+
+
+def leave(folder: Path) -> None:
+    """A sandbox of an agent that is killed."""
+    code = (
+        "import asyncio, os, signal\nfrom kiseki.sandboxes import owners\nfrom kiseki.sandboxes.factory import Sandboxes\n"
+        "from kiseki.sandboxes.settings import SandboxSettings\n"
+        "async def main():\n    label = owners.process_label('agent')\n"
+        "    await Sandboxes(SandboxSettings(backend='local', label=label, owner=owners.hold(label))).open()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(folder)})
+    assert done.returncode == -9
+
+
+def test_it_lists_and_removes(tmp_path: Path) -> None:
+    leave(tmp_path)
+    base = tmp_path / f"kiseki-{os.getuid()}"
+    (agent,) = (path.name for path in base.glob("agent-*"))
+    dry = kiseki("reap", "--sandbox=local", "--dry_run", cwd=tmp_path, TMPDIR=str(tmp_path)).stdout
+    (line,) = (line for line in dry.splitlines() if agent in line)
+    assert "this machine" in line
+    assert "dead" in line
+    assert "would be removed: 1" in dry
+    assert (base / agent).exists()
+    assert "sandboxes removed: 1" in kiseki("reap", "--sandbox=local", cwd=tmp_path, TMPDIR=str(tmp_path)).stdout
+    assert [path.name for path in base.rglob("*")] == [".owners"]
+    assert kiseki("reap", "--sandbox=local", cwd=tmp_path, TMPDIR=str(tmp_path)).stdout == "sandboxes removed: 0\n"
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_an_engine_that_is_named_must_answer(tmp_path: Path, engine: str) -> None:
+    more = {"TMPDIR": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/nothing", "CONTAINER_HOST": f"unix://{tmp_path}/nothing"}
+    refused = kiseki("reap", f"--sandbox={engine}", cwd=tmp_path, status=2, **more)
+    assert f"no {engine} engine answers" in refused.stderr
+    everything = kiseki("reap", cwd=tmp_path, **more)
+    assert f"not looked at: {engine}" in everything.stdout
+    assert "sandboxes removed: 0" in everything.stdout
+
+
+def test_ssh_needs_a_host(tmp_path: Path) -> None:
+    assert "--ssh_host" in kiseki("reap", "--sandbox=ssh", cwd=tmp_path, status=2, TMPDIR=str(tmp_path)).stderr
+
+
+def test_help_names_every_backend(tmp_path: Path) -> None:
+    assert set(reap.BACKENDS) == set(factory.BACKENDS)
+    said = kiseki("reap", "--help", cwd=tmp_path).stdout
+    assert all(name in said for name in factory.BACKENDS)
+    assert "unknown" not in said
+    refused = kiseki("reap", "--sandbox=dokcer", cwd=tmp_path, status=2)
+    assert "did you mean docker?" in refused.stderr
