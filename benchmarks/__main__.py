@@ -12,8 +12,9 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.figures import Result, load, machine, show, today
+from kiseki.errors import KisekiError
 
-NAMES = ("calls", "concurrency", "sandbox", "startup", "plan", "progress", "memory", "large")
+NAMES = ("calls", "concurrency", "sandbox", "containers", "startup", "plan", "progress", "memory", "large")
 LOG_WIDTH = 160
 """Columns where stdout is no terminal."""
 
@@ -28,8 +29,12 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
     results: dict[str, Result] = {}
     for name in asked.names or NAMES:
-        with console.status(f"measuring: {name}", spinner_style="none"):
-            results[name] = measure(name)
+        try:
+            with console.status(f"measuring: {name}", spinner_style="none"):
+                results[name] = measure(name)
+        except KisekiError as error:  # a container engine that is not here, an image that cannot be had
+            console.print(f"{name}: not measured: {error}\n", markup=False)
+            continue
         show(console, results[name])
         if asked.json:
             asked.json.write_bytes(as_json(results))

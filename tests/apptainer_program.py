@@ -8,7 +8,7 @@ is what it fails with ("/" and ":" in names are "_"). What Kiseki asked is appen
 """
 
 # Without pathlib, which would take half of its time: it is started for every command.
-# ruff: noqa: PTH100, PTH102, PTH103, PTH107, PTH110, PTH111, PTH113, PTH118, PTH119, PTH120, PTH207, SIM115
+# ruff: noqa: PTH102, PTH103, PTH107, PTH110, PTH111, PTH113, PTH118, PTH119, PTH120, PTH207, SIM115
 from __future__ import annotations
 
 import ctypes

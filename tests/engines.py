@@ -137,6 +137,7 @@ class _Root:
         self.folder("/var/tmp", 0o1777)
         self.folder("/root", 0o700)
         self.folder("/home/agent", 0o755, 1000)
+        self.folder("/srv/work", 0o755, 1000)
         self.file("/etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\n", 0o644)
         self.file("/etc/group", b"root:x:0:\nagent:x:1000:\n", 0o644)
         return self

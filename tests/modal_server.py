@@ -47,7 +47,7 @@ TAG = re.compile(r"[A-Za-z0-9._-]{1,63}")
 AHEAD_BYTES = 1 << 20
 """Of a program's output that are kept before anybody asks for them; then it waits."""
 READ_BYTES = 1 << 16
-PAGE = 20
+PAGE = 3
 """Instances per answer to a list."""
 START_SECONDS = 20.0
 
@@ -80,7 +80,8 @@ class Program:
         self.written = 0
         """Bytes of its stdin that were taken."""
         self._spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._size = 0
+        self.size = 0
+        """Bytes of its output so far."""
         self._asked = 0
         self._ended = False
         self._changed = asyncio.Event()
@@ -89,23 +90,25 @@ class Program:
     async def _fill(self) -> None:
         assert self.process.stdout
         while data := await self.process.stdout.read(READ_BYTES):
-            self._spool.seek(self._size)
+            self._spool.seek(self.size)
             self._spool.write(data)
-            self._size += len(data)
+            self.size += len(data)
             self._changed.set()
-            while self._size - self._asked > AHEAD_BYTES:
+            while self.size - self._asked > AHEAD_BYTES and self.process.returncode is None:
                 await asyncio.sleep(0.002)
         self._ended = True
         self._changed.set()
 
     async def read(self, offset: int) -> bytes:
         """What there is from there on, at least a byte; b"" at the end."""
-        while offset >= self._size and not self._ended:
+        while offset >= self.size and not self._ended:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._changed.wait()
         self._asked = max(self._asked, offset)
+        if self._spool.closed:
+            raise GRPCError(Status.NOT_FOUND, "the task is gone")
         self._spool.seek(offset)
         return self._spool.read(READ_BYTES)
 
@@ -116,10 +119,16 @@ class Program:
         self.written = max(self.written, offset + len(data))
         await stdin.drain()
 
+    async def exit(self) -> int:
+        """asyncio's own `wait` goes on while somebody else holds the program's stdout."""
+        while self.process.returncode is None:
+            await asyncio.sleep(0.005)
+        return self.process.returncode
+
     async def close(self) -> None:
         """After its instance is gone."""
         await self.process.wait()
-        self._pump.cancel()
+        await self._pump
         self._spool.close()
 
 
@@ -140,6 +149,7 @@ class Instance:
         self._environment = {"PATH": SYSTEM_PATH, "HOME": "/root", "MODAL_SANDBOX_ID": self.id, **image.environment}
         self._pid = 0
         self._first: asyncio.subprocess.Process | None = None
+        self._watched: asyncio.Future[None]
 
     async def start(self, root: Path, definition: api.Sandbox) -> None:
         network = definition.network_access.network_access_type != api.NetworkAccess.BLOCKED
@@ -163,7 +173,7 @@ class Instance:
             up = await self._first.stdout.readline()
         with os.fdopen(said) as file:
             self._pid = json.loads(file.read() or "{}").get("child-pid", 0)
-        asyncio.ensure_future(self._watch())  # noqa: RUF006
+        self._watched = asyncio.ensure_future(self._watch())
         if not up:
             self.end(api.GenericResult(status=FAILURE, exitcode=127, exception="exec: sh: executable file not found in $PATH"))
 
@@ -171,6 +181,8 @@ class Instance:
         assert self._first
         status = await self._first.wait()
         self.end(api.GenericResult(status=SUCCESS if status == 0 else FAILURE, exitcode=status if status >= 0 else 128 - status))
+        for program in self.programs.values():
+            await program.close()
 
     def end(self, result: api.GenericResult) -> None:
         """Over, with this result; the first one counts."""
@@ -182,10 +194,7 @@ class Instance:
 
     async def close(self) -> None:
         self.end(api.GenericResult(status=TERMINATED))
-        if self._first:
-            await self._first.wait()
-        for program in self.programs.values():
-            await program.close()
+        await self._watched
 
     async def run(self, request: router.TaskExecStartRequest) -> None:
         if request.exec_id in self.programs:
@@ -367,7 +376,7 @@ class Worker(TaskCommandRouterBase):
 
     @rpc
     async def TaskExecWait(self, request: router.TaskExecWaitRequest) -> router.TaskExecWaitResponse:
-        status = await self._program(request).process.wait()
+        status = await self._program(request).exit()
         self._running(request)
         return router.TaskExecWaitResponse(code=status) if status >= 0 else router.TaskExecWaitResponse(signal=-status)
 

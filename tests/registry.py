@@ -14,7 +14,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
-
 HANG = 0
 """A `status` for `Registry.fail`: the request is not answered while the registry lives."""
 

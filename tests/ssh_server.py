@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -50,7 +50,7 @@ class Server:
         shutil.copy(ssh / "id_ed25519.pub", self._folder / "authorized_keys")
         self._options = options
         self._port = free_port()
-        self.host = f"{getpass.getuser()}@127.0.0.1:{self._port}"
+        self.host = f"{pwd.getpwuid(os.getuid()).pw_name}@127.0.0.1:{self._port}"
         self.trust(self._folder / "host_key.pub")
         self.write_config()
         self._run()
@@ -58,13 +58,13 @@ class Server:
     def write_config(self, *lines: str) -> None:
         """The user's ~/.ssh/config, with these lines before the others."""
         ssh = self.home / ".ssh"
-        text = [*lines, f"IdentityFile {ssh}/id_ed25519", f"UserKnownHostsFile {ssh}/known_hosts", "IdentitiesOnly yes"]
+        text = [*lines, f"IdentityFile {ssh}/id_ed25519", f"UserKnownHostsFile ~/.ssh/hosts", "IdentitiesOnly yes"]
         (ssh / "config").write_text("".join(f"{line}\n" for line in text))
 
     def trust(self, public_key: Path | None) -> None:
-        """Have this key as the server's in known_hosts, or none."""
+        """Have this key as the server's in the user's known hosts, or none."""
         line = f"[127.0.0.1]:{self._port} {public_key.read_text()}" if public_key else ""
-        (self.home / ".ssh" / "known_hosts").write_text(line)
+        (self.home / ".ssh" / "hosts").write_text(line)
 
     def left(self) -> list[Path]:
         """What is there of sandboxes: folders, and processes that live."""

@@ -14,7 +14,7 @@ from support import FAST, kiseki, read_rows, write_dataset
 from kiseki import AIAgent
 from kiseki.agent import rollout
 from kiseki.models.mock_server import MockServer
-from kiseki.sandboxes import bubblewrap, factory, processes
+from kiseki.sandboxes import bubblewrap, factory, owners, processes
 
 TOOLS = '''
 import asyncio
@@ -168,7 +168,7 @@ def test_a_sandbox_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monke
     assert row["prompt"] == "second" and "here" in row["conversations"][3]["value"]
     commands = [Path(f"/proc/{pid}/cmdline") for pid in processes.every_pid()]
     assert not [path for path in commands if path.exists() and seconds.encode() in path.read_bytes()]
-    assert [path for path in (tmp_path / "tmp").rglob("*") if path.name != f"kiseki-{os.getuid()}"] == []
+    assert [path for path in (tmp_path / "tmp").rglob("*") if path.name not in (f"kiseki-{os.getuid()}", owners.FOLDER)] == []
 
 
 def test_a_sandbox_that_does_not_close(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,8 @@ def test_a_registry_that_fails_twice(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(images, "BACKOFF_SECONDS", 0.0)
     with Registry() as registry:
-        write_dataset(tmp_path / "p.jsonl", [{"prompt": "p", "image": registry.add("shaky", "latest", root("shaky"))}])
+        image = registry.add("shaky", "latest", root("shaky"), unique=str(status))
+        write_dataset(tmp_path / "p.jsonl", [{"prompt": "p", "image": image}])
         assert main(["images", "--dataset_file=p.jsonl"]) == 3
         registry.fail("shaky", 2, status)
         assert main(["images", "--dataset_file=p.jsonl", "--pull"]) == 0
@@ -182,7 +183,7 @@ def test_one_prompt_in_an_image(tmp_path: Path) -> None:
         (("--sandbox=bubblewrap", "--sandbox_image=debian"), "sandbox backend 'bubblewrap' has no images; docker, podman"),
         (("--sandbox=dokcer",), "there is no sandbox backend 'dokcer'; the backends are auto, bubblewrap"),
         (("--network=maybe",), "--network: 'maybe' cannot be used: it must be one of none, on"),
-        (("--sandbox_memory=0",), "--sandbox_memory: '0' cannot be used: it must be at least 1"),
+        (("--sandbox_memory=0",), "--sandbox_memory: '0' cannot be used: it must be at least 16"),
         (
             ("--sandbox=local", "--dataset_file=i.jsonl"),
             "row 0 (from 0) asks for image 'debian', and sandbox local has no images",
@@ -201,7 +202,8 @@ def test_what_cannot_be_is_one_line_before_anything_is_made(tmp_path: Path, more
 
 
 def test_the_library_has_the_same_settings() -> None:
-    for wrong in ({"network": "maybe"}, {"sandbox_image": "debian"}, {"ssh_host": "h"}, {"sandbox": "ssh"}):
+    unusable: list[dict[str, Any]] = [{"network": "maybe"}, {"sandbox_image": "debian"}, {"ssh_host": "h"}, {"sandbox": "ssh"}]
+    for wrong in unusable:
         with pytest.raises(UsageError):
             AIAgent("builtin/practice", **wrong)
     agent = AIAgent("builtin/practice", sandbox="local", sandbox_memory=100, sandbox_processes=50, network="on")
@@ -213,6 +215,10 @@ def test_what_the_commands_find_makes_the_kind_of_rows_and_limits_do_not(tmp_pat
     with MockServer(turns=0) as server:
         base = flags(server, *light_tools(tmp_path), *FAST, "--sandbox=local")
         kiseki(*base, cwd=tmp_path)
+        with open_ledger(tmp_path / "data/r", create=False) as ledger:  # as a version without these settings left it
+            began = json.loads(ledger.get_meta("run"))
+            before = {name: began[name] for name in began if name not in ("environment", "sandbox_image", "network")}
+            ledger.set_meta("run", json.dumps(before))
         write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
         done = kiseki(*base, "--resume", "--network=on", cwd=tmp_path, status=2)
         assert "network: 'none' → 'on'" in done.stderr

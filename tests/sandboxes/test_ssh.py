@@ -146,7 +146,41 @@ def test_close_leaves_nothing(server: Server) -> None:
         await box.close()
         assert server.left() == []
 
+    within(server, body)  # Imports what it needs.
+    before = {entry.name for entry in os.scandir("/proc/self/fd")}
     within(server, body)
+    assert {entry.name for entry in os.scandir("/proc/self/fd")} <= before
+
+
+def test_a_machine_that_starts_again_keeps_its_files(server: Server) -> None:
+    async def main() -> None:
+        pool = Pool(ssh_login.parse_address(server.host))
+        machine = ssh.SSHMachine(pool, settings(server))
+        await machine.make()
+        stream = await machine.open(["sh", "-c", "touch ~/file; setsid sleep 1000 & echo $KISEKI_SANDBOX; read line"])
+        said = bytearray()
+        stream.follow(said.extend)
+        await until(lambda: b"\n" in said)
+        assert f"KISEKI_SANDBOX={said.decode().strip()}" == machine.mark
+        assert await machine.restart()
+        assert await stream.exited == 128 + signal.SIGKILL
+        assert {path.name for path in server.left()} == {
+            server.sandboxes.name,
+            ".new",
+            "run",
+            said.decode().strip()[-16:],
+            "home",
+            "tmp",
+            "owner",
+            "file",
+        }
+        assert await machine.why_dead() == ""
+        await machine.remove()
+        await machine.remove()
+        assert server.left() == []
+        await pool.close()
+
+    asyncio.run(main())
 
 
 def test_cancelled_opens_leave_nothing(server: Server) -> None:
@@ -162,6 +196,18 @@ def test_cancelled_opens_leave_nothing(server: Server) -> None:
                 await done.close()
         assert len(list((server.sandboxes / "run").iterdir())) == 1
         await box.close()
+        assert server.left() == []
+
+    within(server, body)
+
+
+def test_the_last_one_may_go_while_the_first_one_comes(server: Server) -> None:
+    async def body(sandboxes: Sandboxes) -> None:
+        async def again() -> None:
+            for _ in range(6):
+                await (await sandboxes.open()).close()
+
+        await asyncio.gather(*(again() for _ in range(3)))
         assert server.left() == []
 
     within(server, body)
@@ -268,21 +314,31 @@ def test_a_sandbox_that_forges_its_owner_is_nobodys(server: Server) -> None:
         box = await sandboxes.open()
         await box.exec("echo '{' >../owner", timeout=QUICK)
         fifo = await sandboxes.open()
-        await fifo.exec("rm ../owner; mkfifo ../owner", timeout=QUICK)
+        await fifo.exec("rm ../owner; mkfifo ../owner; mkdir -p '../../../a b/c' '../../../a\nb/c'", timeout=QUICK)
         found = await asyncio.to_thread(ssh.left_over, settings(server))
-        assert [(sandbox.label, sandbox.owner) for sandbox in found] == [("run", owners.Owner())] * 2
+        assert [sandbox.owner for sandbox in found if sandbox.label == "run"] == [owners.Owner()] * 2
+        await fifo.exec("rm -r ../../../a*", timeout=QUICK)
         await box.close()
         await fifo.close()
 
     within(server, body)
 
 
-@pytest.mark.parametrize("config", [(), ("UserKnownHostsFile none", "StrictHostKeyChecking no")])
-def test_an_unknown_host_is_refused(server: Server, config: tuple[str, ...]) -> None:
+def test_an_unknown_host_is_refused(server: Server) -> None:
     server.trust(None)
-    server.write_config(*config)
     reason = ssh.why_unavailable(settings(server))
     assert "known_hosts" in reason and "ssh-ed25519 SHA256:" in reason and "`ssh -p " in reason and "\n" not in reason
+
+
+def test_known_hosts_are_those_of_the_config_and_cannot_be_done_without(server: Server) -> None:
+    hosts = server.home / ".ssh" / "hosts"
+    for config in ("UserKnownHostsFile none", "UserKnownHostsFile /dev/null", "UserKnownHostsFile ~/.ssh/other"):
+        server.write_config(config, "StrictHostKeyChecking no")
+        assert "there is none (it shows ssh-ed25519" in ssh.why_unavailable(settings(server))
+    hosts.rename(hosts.with_name("known_hosts"))
+    assert "there is none" in ssh.why_unavailable(settings(server))  # The config still names another.
+    (server.home / ".ssh" / "config").unlink()
+    assert ssh.why_unavailable(settings(server)) == ""
 
 
 def test_a_host_whose_key_has_changed_is_refused(server: Server, tmp_path: Path) -> None:
@@ -290,15 +346,35 @@ def test_a_host_whose_key_has_changed_is_refused(server: Server, tmp_path: Path)
     assert "the host's key is not the one that known_hosts has for it" in ssh.why_unavailable(settings(server))
 
 
-def test_a_key_that_is_not_accepted(server: Server, tmp_path: Path) -> None:
-    make_key(tmp_path / "another")
-    server.write_config(f"IdentityFile {tmp_path}/another")
-    (server.home / ".ssh" / "id_ed25519").unlink()
-    (server.home / ".ssh" / "config").write_text(
-        f"IdentityFile {tmp_path}/another\nUserKnownHostsFile {server.home}/.ssh/known_hosts\n"
-    )
+def test_a_key_that_is_not_accepted(server: Server) -> None:
+    key = server.home / ".ssh" / "id_ed25519"
+    key.unlink()
+    make_key(key)
     reason = ssh.why_unavailable(settings(server))
     assert "no key of ours is accepted" in reason and "ssh-copy-id" in reason and "\n" not in reason
+
+
+def test_keys_may_be_an_agents(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh_folder, socket = server.home / ".ssh", server.home / "agent"
+    key = ssh_folder / "id_ed25519"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    try:
+        asyncio.run(asyncio.wait_for(until(socket.exists), QUICK))
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+        subprocess.run(["ssh-add", "-q", key], check=True)
+        server.write_config("IdentityFile ~/.ssh/not_there")
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "a passphrase", "-f", key], check=True, stdout=subprocess.DEVNULL)
+        assert ssh.why_unavailable(settings(server)) == ""
+        key.unlink()
+        assert ssh.why_unavailable(settings(server)) == ""
+        key.with_name("id_ed25519.pub").rename(ssh_folder / "key.pub")
+        (ssh_folder / "config").write_text("UserKnownHostsFile ~/.ssh/hosts\n")
+        assert ssh.why_unavailable(settings(server)) == ""
+        server.write_config("IdentityAgent ~/nowhere")
+        assert "ssh-add unlocks one with a passphrase" in ssh.why_unavailable(settings(server))
+    finally:
+        agent.kill()
+        agent.wait()
 
 
 def test_names_and_ports_come_from_the_ssh_config(server: Server) -> None:

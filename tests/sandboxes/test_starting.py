@@ -211,3 +211,42 @@ def test_what_says_nothing_about_load_changes_nothing() -> None:
         for number in burst(limit):
             limit.end(100.0, number, "nothing")
     assert limit.at_once == 32
+
+
+def round_of(limit: StartLimit, now: float, seconds: float, end: StartEnd = "ok") -> float:
+    """A burst that ends after so many seconds. Returns when."""
+    for number in burst(limit, now=now):
+        limit.end(now + seconds, number, end)
+    return now + seconds
+
+
+def test_a_limit_that_is_held_back_is_checked_and_a_failed_check_is_not_held_against_it_twice() -> None:
+    limit, now = grown(), 1000.0
+    while limit.at_once == 32:
+        now = round_of(limit, now, 3.0)
+    assert limit.at_once == 8
+    round_of(limit, now, 1.0, "failed")
+    assert limit.at_once == 16
+
+
+def test_a_check_takes_off_what_was_in_the_queue_however_long_it_takes() -> None:
+    limit, now = grown(), 1000.0
+    while limit.at_once == 32:
+        now = round_of(limit, now, 3.0)
+    round_of(limit, now + 1000.0, 1.0)
+    assert limit.at_once == 32 // 3 + 2
+
+
+def test_a_limit_that_is_not_held_back_is_never_checked() -> None:
+    limit = grown()
+    now = round_of(limit, 10.0, 3.0)
+    for _ in range(20):
+        before, now = limit.at_once, round_of(limit, now, 1.0)
+        assert limit.at_once > before
+    for _ in range(300):
+        before = limit.at_once
+        numbers = burst(limit, now=now)[:40]
+        now += 1.0
+        for number in numbers:
+            limit.end(now, number, "ok")
+        assert limit.at_once >= before

@@ -10,19 +10,25 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import pytest
 from support import until
 
-from kiseki.agent.deadline import Deadline
+from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
 from kiseki.errors import ImageError, SandboxError, SandboxTimeout, UsageError
+from kiseki.models.base import NOT_HELD, ChatReply, ChatRequest
+from kiseki.models.endpoints import ModelSettings
 from kiseki.sandboxes import factory, folders, reaper, warm
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.factory import Sandboxes
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.slots import Slots
 from kiseki.sandboxes.starting import FIRST
+from kiseki.tools.toolsets import load_tools
+from kiseki.trajectory.types import Message, ModelCall, Prompt, Record, RolloutSpec
 
 T = TypeVar("T")
 
@@ -63,6 +69,9 @@ class Made:
         self.starting = 0
         self.most_starting = 0
         self.closed = False
+        self.closing_seconds = 0.0
+        self.stubborn = False
+        """A start goes on though it is cancelled."""
         self.fail: Callable[[str], BaseException | None] = lambda image: None
 
     async def open(self, image: str) -> MadeSandbox:
@@ -71,7 +80,11 @@ class Made:
         self.starting += 1
         self.most_starting = max(self.most_starting, self.starting)
         try:
-            await asyncio.sleep(self.seconds)
+            try:
+                await asyncio.sleep(self.seconds)
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
             if (error := self.fail(image)) is not None:
                 raise error
             sandbox = MadeSandbox(self, image)
@@ -105,6 +118,9 @@ class MadeSandbox:
             raise UsageError("the working folder cannot be made")
         self.cwd = cwd
 
+    def describe(self) -> dict[str, str]:
+        return {"image": self.image}
+
     async def healthy(self) -> bool:
         await asyncio.sleep(self.check_seconds)
         return self.is_healthy()
@@ -116,7 +132,7 @@ class MadeSandbox:
             await asyncio.shield(closing)
 
     async def _close(self) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._backend.closing_seconds)
         self._backend.alive -= 1
 
 
@@ -180,27 +196,37 @@ def test_only_so_many_start_at_once_and_the_others_are_on_hold(made: Made) -> No
     play(main())
 
 
+class Answering:
+    """A model that answers at once."""
+
+    async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
+        return ChatReply(Message(role="assistant", content="done"), ModelCall(started=0.0, seconds=0.0, finish_reason="stop"))
+
+    async def close(self) -> None:
+        pass
+
+
 def test_waiting_for_a_turn_takes_nobodys_time(made: Made) -> None:
     """A hundred that start one after the other, each in less than its time: of the sandbox, and of the rollout."""
 
-    async def rollout(sandboxes: Sandboxes) -> None:
-        deadline = Deadline(3.0)
-        async with deadline.running():
-            sandbox = await sandboxes.open(image="a", on_hold=deadline)
-        await sandbox.close()
-
     async def main() -> None:
-        sandboxes = Sandboxes(settings(start_timeout=2.0))
-        line = asyncio.Lock()
-        one = made.open
+        own = RolloutSettings(ModelSettings("m"), settings(start_timeout=2.0), prompt_timeout=3.0)
+        sandboxes, tools = Sandboxes(own.sandbox), ToolsOfRollout(load_tools(["terminal"]), own)
+        line, one = asyncio.Lock(), made.open
 
         async def in_line(image: str) -> MadeSandbox:
             async with line:
                 return await one(image)
 
+        async def rollout(number: int) -> Record:
+            prompt = Prompt(number, (Message(role="user", content="go"),), image="a")
+            spec = RolloutSpec(f"{number}", prompt, 0, 0, 1, 0, ("terminal",))
+            return await run_rollout(spec, own, Answering(), tools, sandboxes)
+
         made.seconds = 0.2
         made.open = in_line  # type: ignore[method-assign]
-        await asyncio.gather(*(rollout(sandboxes) for _ in range(100)))
+        records = await asyncio.gather(*map(rollout, range(100)))
+        assert {(record.outcome, record.error) for record in records} == {("completed", "")}
         await sandboxes.close()
 
     play(main())
@@ -252,6 +278,27 @@ def test_a_folder_that_cannot_be_had_closes_the_sandbox(made: Made) -> None:
         assert made.alive == 0
 
     play(main())
+
+
+def test_a_turn_that_comes_as_its_start_is_cancelled_goes_to_the_next() -> None:
+    async def main(steps: int) -> bool:
+        slots, go = Slots(), asyncio.Event()
+        starting = [asyncio.create_task(slots.start(go.wait)) for _ in range(10)]
+        await asyncio.sleep(1)
+        go.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        over = starting[4].done()
+        starting[4].cancel()
+        await asyncio.wait(starting)
+        assert [task.cancelled() for task in starting] == [number == 4 and not over for number in range(10)]
+        assert slots.limit.in_flight == 0
+        return over
+
+    steps = 0
+    while not play(main(steps)):
+        steps += 1
+    assert steps > 1
 
 
 # Ahead of need
@@ -387,12 +434,56 @@ def test_an_image_that_does_not_start_is_left_alone_for_a_while(made: Made) -> N
     play(main())
 
 
+def test_failures_now_and_then_do_not_matter(made: Made) -> None:
+    async def main() -> None:
+        sandboxes = Sandboxes(settings(1))
+        await open_and_close(sandboxes, "a")
+        for _ in range(2 * warm.FAILURES):
+            made.fail = lambda image: None
+            await open_and_close(sandboxes, "a")
+            await asyncio.sleep(5)
+            made.fail = lambda image: SandboxError("no space left")
+            await open_and_close(sandboxes, "a")  # which was there; the one in its place fails
+            await asyncio.sleep(5)
+            assert made.alive == 0
+        made.fail = lambda image: None
+        await open_and_close(sandboxes, "a")
+        await asyncio.sleep(5)
+        assert made.alive == 1
+        await sandboxes.close()
+
+    play(main())
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_an_end_does_not_wait_for_what_is_being_started(made: Made, stubborn: bool) -> None:
+    async def main() -> None:
+        sandboxes = Sandboxes(settings(1))
+        for _ in range(2):
+            await open_and_close(sandboxes, "a")
+        await asyncio.sleep(5)
+        made.seconds, made.stubborn = 1e6, stubborn
+        await open_and_close(sandboxes, "a")
+        await asyncio.sleep(5)
+        assert (made.starting, made.alive) == (1, 1)
+        made.closing_seconds = 1.0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await sandboxes.close()
+        assert (made.alive, made.closed) == (0, True)
+        assert loop.time() - began == (1.0 if stubborn else 0.0)
+
+    play(main())
+
+
 def test_one_image_per_prompt_starts_nothing_in_vain(made: Made) -> None:
     async def main() -> None:
         sandboxes = Sandboxes(settings(2))
         for number in range(2 * warm.REMEMBERED):
             await open_and_close(sandboxes, f"image-{number}")
-        assert len(made.asked) == 2 * warm.REMEMBERED
+        await open_and_close(sandboxes, "image-0")  # forgotten long ago
+        await asyncio.sleep(5)
+        assert len(made.asked) == 2 * warm.REMEMBERED + 1
         await sandboxes.close()
 
     play(main())
@@ -426,12 +517,37 @@ def test_few_images_are_kept_warm_and_an_idle_one_makes_room(made: Made) -> None
     play(main())
 
 
+def test_an_image_that_makes_room_while_one_of_it_is_checked_starts_no_more(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "MOST_IMAGES", 1)
+
+    async def main() -> None:
+        sandboxes = Sandboxes(settings(1))
+        for _ in range(2):
+            await open_and_close(sandboxes, "a")
+        await asyncio.sleep(5)
+        made.opened[-1].check_seconds = 5.0
+        made.seconds = 0.0
+        taking = asyncio.create_task(open_and_close(sandboxes, "a"))
+        await asyncio.sleep(1)
+        for _ in range(warm.IDLE_ASKS + 1):
+            await open_and_close(sandboxes, "b")
+        await taking
+        await asyncio.sleep(5)
+        assert [sandbox.image for sandbox in made.opened if not sandbox.closings] == ["b"]
+        assert Counter(made.asked)["a"] == 3
+        await sandboxes.close()
+        assert made.alive == 0
+
+    play(main())
+
+
 # Cancellation
 
 
+@pytest.mark.parametrize("which", [slice(None), slice(1, None, 2)], ids=["all", "some"])
 @pytest.mark.parametrize("size", [0, 2])
-def test_wherever_it_is_cancelled_nothing_is_left(made: Made, size: int) -> None:
-    """One of several that open is cancelled after so many steps of the loop, from the first one to its end."""
+def test_wherever_it_is_cancelled_nothing_is_left(made: Made, size: int, which: slice) -> None:
+    """Of eight that open, all or some are cancelled after so many steps of the loop, from the first one to their end."""
 
     async def main(steps: int) -> bool:
         made.__init__()  # type: ignore[misc]
@@ -443,7 +559,7 @@ def test_wherever_it_is_cancelled_nothing_is_left(made: Made, size: int) -> None
         for _ in range(steps):
             await asyncio.sleep(0)
         over = all(task.done() for task in opening)
-        for task in opening[1::2]:
+        for task in opening[which]:
             task.cancel()
         for result in await asyncio.gather(*opening, return_exceptions=True):
             if not isinstance(result, BaseException):

@@ -1,6 +1,7 @@
-"""A rollout's deadline, whose clock stands still while the rollout waits for its turn at the endpoint.
+"""A rollout's deadline, whose clock stands still while the rollout waits for its turn: to start its sandbox, at the endpoint.
 
-A rate limit or an outage delays a rollout. Were that counted, it would cut the longest ones, and only in busy hours.
+A rate limit, an outage or a crowd at the start delays a rollout. Were that counted, it would cut the longest ones, and only in
+busy hours.
 """
 
 from __future__ import annotations

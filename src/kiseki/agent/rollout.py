@@ -98,7 +98,7 @@ async def run_rollout(
     try:
         async with deadline.running():
             if tools.needs_sandbox:
-                sandbox = await sandboxes.open(image=spec.prompt.image, cwd=spec.prompt.cwd)
+                sandbox = await sandboxes.open(image=spec.prompt.image, cwd=spec.prompt.cwd, on_hold=deadline)
                 described = sandbox.describe()
             outcome, reason = await run_agent(
                 model,

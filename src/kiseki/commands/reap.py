@@ -50,7 +50,8 @@ def main(argv: Sequence[str]) -> int:
     from kiseki.sandboxes.reaper import HERE, remove, survey
     from kiseki.sandboxes.settings import SandboxSettings
 
-    everywhere = flags.sandbox == "all"
+    if flags.ssh_host and flags.sandbox not in ("all", "ssh"):
+        raise UsageError(f"--ssh_host is for --sandbox=ssh, or for all, not for {flags.sandbox}")
     settings = SandboxSettings(host=flags.ssh_host)
     console = make_console()
     found: list[Found] = []
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             found += survey(msgspec.structs.replace(settings, backend=backend))
         except SandboxError as error:
-            if not everywhere or (backend == "ssh"):  # it was asked for by name
+            if flags.sandbox != "all" or backend == "ssh":  # it was asked for by name
                 raise UsageError(f"nothing is removed: {error}") from error
             silent[backend] = str(error)
     if any(each.sandboxes for each in found):
@@ -85,10 +86,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _places(sandbox: str, host: str, here: str) -> tuple[str, ...]:
     if sandbox == "all":
-        return (here, "docker", "podman", "apptainer", "modal", *(["ssh"] if host else []))
-    if sandbox in FOLDERS:
-        return (here, "apptainer") if sandbox == "apptainer" else (here,)
-    return (sandbox,)
+        return (here, "docker", "podman", "modal", *(["ssh"] if host else []))
+    return (here,) if sandbox in FOLDERS else (sandbox,)
 
 
 def _table(found: list[Found], here: str) -> Table:
@@ -103,8 +102,8 @@ def _table(found: list[Found], here: str) -> Table:
     table.add_column("owner", no_wrap=True)
     for each in found:
         if each.sandboxes:
-            where = "this machine" if each.settings.backend == here else each.settings.backend
-            table.add_row(where, Text(_whose(each)), f"{each.sandboxes:,}", _age(each.since), STATES[each.state])
+            where = {here: "this machine", "ssh": each.settings.host}.get(each.settings.backend, each.settings.backend)
+            table.add_row(Text(where), Text(_whose(each)), f"{each.sandboxes:,}", _age(each.since), STATES[each.state])
     return table
 
 

@@ -8,6 +8,8 @@ from kiseki.commands.flags import Parser, at_least, names, one_of
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.sandboxes.base import Limits
 
+LEAST_MEMORY_MB = 16
+"""In much less no shell starts, and every rollout would fail."""
 DEFAULT_MODEL = "anthropic/claude-sonnet-4.6"
 
 
@@ -64,7 +66,7 @@ def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "sandbox_image", str, words, "")
     words = "none or on: whether commands reach the network; web and browser tools run outside and are governed apart"
     flag(group, "network", one_of("none", "on"), words, "none")
-    flag(group, "sandbox_memory", at_least(1), "MB of memory that one may use", limits.memory_mb)
+    flag(group, "sandbox_memory", at_least(LEAST_MEMORY_MB), "MB of memory that one may use", limits.memory_mb)
     flag(group, "sandbox_cpus", at_least(0.01, float), "CPUs that one may use; 0.5 is half of one", limits.cpus)
     flag(group, "sandbox_processes", at_least(1), "processes and threads at once in one", limits.processes)
     flag(group, "sandbox_disk", at_least(1), "MB of files that one may write", limits.disk_mb)

@@ -23,7 +23,7 @@ import subprocess
 from pathlib import Path
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes import apptainer_images, cgroup, folders, owners
+from kiseki.sandboxes import apptainer_images, cgroup, folders
 from kiseki.sandboxes.apptainer_instance import (
     CALL_TIMEOUT,
     CONFIGURATION,
@@ -33,7 +33,6 @@ from kiseki.sandboxes.apptainer_instance import (
     environment_of,
     instance_name,
 )
-from kiseki.sandboxes.owners import LeftOver
 from kiseki.sandboxes.remote import open_remote
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
@@ -134,12 +133,3 @@ def reap(settings: SandboxSettings) -> int:
                     words, env=environment_of(folder), stdin=subprocess.DEVNULL, capture_output=True, timeout=STOP_TIMEOUT
                 )
     return 0
-
-
-def left_over(settings: SandboxSettings) -> list[LeftOver]:
-    found = []
-    for mine in folders.base().glob(f"[!.]*/*/{CONFIGURATION}"):
-        label = mine.parent.parent.name
-        with contextlib.suppress(FileNotFoundError):
-            found.append(LeftOver(label, owners.find(label), mine.stat().st_mtime))
-    return found

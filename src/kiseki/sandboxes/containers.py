@@ -17,12 +17,13 @@ from typing import Any
 from kiseki.errors import SandboxError, UsageError
 from kiseki.sandboxes import containers_create as create
 from kiseki.sandboxes import folders
+from kiseki.sandboxes.containers_disk import DiskWatch
 from kiseki.sandboxes.containers_engine import Engine, not_there, reason, settled
 from kiseki.sandboxes.containers_images import EngineImages
 from kiseki.sandboxes.containers_stream import Connection, EngineStream
 from kiseki.sandboxes.machine import TORN, Stream
 from kiseki.sandboxes.owners import LeftOver, Owner
-from kiseki.sandboxes.remote import open_remote
+from kiseki.sandboxes.remote import Exceeded, open_remote
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
 
@@ -94,7 +95,8 @@ class ContainerBackend:
             # Also where the engine did not say so, a container may be there.
             await _finish(asyncio.to_thread(_remove_quietly, engine, name))
             raise
-        return await open_remote(Container(engine, made, settings), made.description)
+        container = Container(engine, made, settings)
+        return await open_remote(container, made.description, watch=container.watch)
 
     async def close(self) -> None:
         self._engine.close()
@@ -110,6 +112,12 @@ class Container:
         self._engine = engine
         self._name = made.name
         self._memory = settings.limits.memory_mb
+        self._disk = DiskWatch(engine, made, settings.limits.disk_mb) if made.watched else None
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self, exceeded: Exceeded) -> None:
+        if self._disk:
+            self._watching = asyncio.get_running_loop().create_task(self._disk.run(exceeded))
 
     async def open(self, argv: list[str]) -> Stream:
         try:
@@ -126,6 +134,8 @@ class Container:
         return await self._engine.run(self._restart)
 
     async def remove(self) -> None:
+        if self._watching:
+            self._watching.cancel()
         await self._engine.run(create.remove, self._engine, self._name)
 
     # In threads

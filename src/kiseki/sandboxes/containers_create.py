@@ -49,8 +49,14 @@ class Made(msgspec.Struct, frozen=True):
     """A running container."""
 
     name: str
+    identity: str
+    """The engine's own."""
     folder: str
     """The image's working folder; "" where it says none."""
+    layer: str
+    """Folder in which the engine keeps what the container writes, as the engine names it; "" where it does not."""
+    watched: bool
+    """Its disk has no bound but a watch."""
     description: dict[str, str]
 
 
@@ -79,7 +85,14 @@ def create(engine: Engine, settings: SandboxSettings, image: str, name: str) -> 
             engine.abilities = learnt
             remove(engine, name)
     folder = found["Config"].get("WorkingDir") or ""
-    return Made(name, "" if folder == "/" else folder, _describe(engine.kind, image, settings.limits, abilities))
+    return Made(
+        name=name,
+        identity=found["Id"],
+        folder="" if folder == "/" else folder,
+        layer=((found.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
+        watched=not abilities.sizes,
+        description=_describe(engine.kind, image, settings.limits, abilities),
+    )
 
 
 def remove(engine: Engine, container: str) -> None:
@@ -163,7 +176,7 @@ def _describe(kind: str, image: str, limits: Limits, abilities: Abilities) -> di
         "backend": kind,
         "isolation": "container: own file system, processes" + ("" if limits.network else ", network"),
         "network": "the engine's default" if limits.network else "none",
-        "disk": f"{limits.disk_mb} MB" if abilities.sizes else f"{limits.disk_mb} MB per file",
+        "disk": f"{limits.disk_mb} MB" if abilities.sizes else f"{limits.disk_mb} MB, watched",
         "memory": f"{limits.memory_mb} MB",
         "cpus": f"{limits.cpus:g}",
         "processes": f"{limits.processes}",

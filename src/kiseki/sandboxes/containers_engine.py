@@ -7,7 +7,6 @@ own, since asyncio's default pool has a handful and would let few containers sta
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import threading
 from collections.abc import Callable
@@ -77,11 +76,13 @@ class Engine:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """A blocking function in a thread. Cancelled, it ends without its result, but not before the function does: what that
         made can be removed then."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *arguments))
+        job = self._threads.submit(function, *arguments)
+        future = asyncio.wrap_future(job)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await settled(future)
+            if not job.cancel():
+                await settled(future)
             raise
 
     def close(self) -> None:
@@ -139,7 +140,6 @@ def _connect(kind: str, answer_timeout: float, call_timeout: float) -> Any:
     try:
         import docker
         from docker.errors import DockerException
-        from docker.tls import TLSConfig  # noqa: F401  (a broken installation shows here and not in the middle of a run)
         from requests.adapters import HTTPAdapter
         from requests.exceptions import RequestException
     except ImportError as error:
@@ -150,13 +150,22 @@ def _connect(kind: str, answer_timeout: float, call_timeout: float) -> Any:
             f"an engine at {host} cannot be used; forward its socket: ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST, "
             f"and set {'CONTAINER_HOST' if kind == 'podman' else 'DOCKER_HOST'}=unix:///tmp/engine.sock"
         )
-    options = {"version": "auto", "timeout": answer_timeout, "max_pool_size": THREADS}
+
+    def make(version: str) -> Any:
+        options = {"version": version, "timeout": answer_timeout, "max_pool_size": THREADS}
+        client = (docker.DockerClient(base_url=host, **options) if kind == "podman" else docker.from_env(**options)).api
+        # A CA bundle that the environment names for the web must not stand in for the engine's own.
+        client.trust_env = not isinstance(client.verify, str)
+        return client
+
     try:
-        client = docker.DockerClient(base_url=host, **options) if kind == "podman" else docker.from_env(**options)
-    except (DockerException, RequestException, OSError, ValueError) as error:
+        client = make(docker.constants.DEFAULT_DOCKER_API_VERSION)
+        version = client.version(api_version=False)["ApiVersion"]
+        client.close()
+        client = make(version)
+    except (DockerException, RequestException, OSError, ValueError, KeyError) as error:
         start = PODMAN_START if kind == "podman" else DOCKER_START
         raise SandboxError(f"no {kind} engine answers at {host or 'the default socket'}: {reason(error)}; {start}") from error
-    client = client.api
     client.timeout = call_timeout
     for scheme in ("http://", "https://"):  # docker-py sizes the pools of unix sockets alone.
         if scheme in client.adapters:

@@ -11,11 +11,10 @@ A backend is one module with these functions, imported when it is asked for:
     left_over(settings) -> list[LeftOver]       only where `LEAVES_MORE`: every sandbox of Kiseki's that is there, with whatever
                                                 label, of whatever machine and owner, also live ones; blocks
 
-Both raise SandboxError, in one line, where the backend cannot be asked (no engine answers, no host is named) or doesn't remove
-what it should, and UsageError where its package is missing. Each sandbox carries `settings.label`, `settings.owner` and
-`owners.machine_id()` from the moment it exists, so that none is ever found without. Where a sandbox also has a folder of
-`folders.make`, `reaper.py` finds that by itself, with its processes and cgroup, after the backend's `reap`: it counts there, and
-not here.
+The last two raise SandboxError, in one line, where the backend cannot be asked (no engine answers, no host is named) or doesn't
+remove what it should, and UsageError where its package is missing. Each sandbox carries `settings.label`, `settings.owner` and
+`owners.machine_id()` from the moment it exists, so that none is ever found without. Where each has a folder of `folders.make`,
+`reaper.py` finds them by itself, with their processes and cgroups; of Apptainer's it has `reap` stop the instances before.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ BACKENDS = tuple(MODULES)
 AUTO = ("bubblewrap", "local")
 """The best first: what "auto" tries, in order."""
 HAS_IMAGES = ("docker", "podman", "apptainer", "modal")
-LEAVES_MORE = ("docker", "podman", "apptainer", "modal", "ssh")
-"""Than processes, cgroups and folders of this machine."""
+LEAVES_MORE = ("docker", "podman", "modal", "ssh")
+"""Than what belongs to folders of this machine."""
 
 
 class BackendModule(Protocol):

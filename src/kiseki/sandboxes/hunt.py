@@ -57,9 +57,13 @@ for p in $found; do kill -KILL $p; done
 """.replace("ROUNDS", str(ROUNDS))
 
 
-def script(find: str) -> str:
-    """Kills what `find` finds, until that is nothing. Must run in a shell that is not part of it."""
-    return f"{_FUNCTIONS}kiseki_find() {{\n{find}\n}}\nkiseki_hunt 2>/dev/null"
+def script(find: str, *, listed: bool = True) -> str:
+    """Kills what `find` finds, until that is nothing. Must run in a shell that is not part of it.
+
+    `listed`: what it finds is among `all`; else it finds by itself.
+    """
+    listing = "" if listed else "kiseki_list() { :; }\n"
+    return f"{_FUNCTIONS}{listing}kiseki_find() {{\n{find}\n}}\nkiseki_hunt 2>/dev/null"
 
 
 def of_call(shell: int, *, since: int, last_job: int, runners: Iterable[int], mark: str) -> str:
@@ -70,7 +74,10 @@ def of_call(shell: int, *, since: int, last_job: int, runners: Iterable[int], ma
     with a `mark`, processes without it in their environment.
     """
     spared = " ".join(map(str, (shell, *runners)))
-    return f"""kiseki_below {spared} $$; ours=$tree roots=
+    # A runner that is only just being opened is not among `runners`; in a container its parent is outside, number 0.
+    return f"""outside=
+for p in $all; do eval "q=\\$up_$p"; [ "$q" = 0 ] && [ $p != 1 ] && outside="$outside $p"; done
+kiseki_below {spared} $$ $outside; ours=$tree roots=
 for p in $all; do eval "q=\\$up_$p a=\\$age_$p"
 [ $p != 1 ] && [ "$a" -ge {since} ] || continue
 [ "$a" -gt {since + COARSE_TICKS} ] || [ $p -gt {last_job} ] || continue
@@ -99,14 +106,27 @@ def of_everything(*, spared: Iterable[int], mark: str) -> str:
 
 
 def of_marked(*marks: str) -> str:
-    """What has one of these in its environment, and all below it. Needs grep: a shell reads a byte at a time, which takes seconds on
-    a host with thousands of processes."""
+    """What has one of these, given as words of a shell, in its environment, and all below it.
+
+    By grep and awk, for `listed=False`: a shell reads a byte at a time, which on a host full of processes takes seconds.
+    """
     patterns = " ".join(f"-e {mark}" for mark in marks)
     return f"""roots=$(grep -lsF {patterns} /proc/[0-9]*/environ | tr -dc '0-9\\n' | tr '\\n' ' ')
-kiseki_below $roots
-{_RUNNING}"""
+[ -z "$roots" ] || goal=$(grep -s -e '^State:' -e '^PPid:' /proc/[0-9]*/status | awk -v roots="$roots" '{_TREE}')"""
 
 
+_TREE = """
+{ split($1, part, "/"); pid = part[3] }
+/State:/ { if ($2 != "Z" && $2 != "X") running[pid] = 1 }
+/PPid:/ { parent[pid] = $2 }
+END {
+count = split(roots, list, " ")
+for (i = 1; i <= count; i++) tree[list[i]] = 1
+do { grew = 0
+for (pid in parent) if (!(pid in tree) && (parent[pid] in tree)) { tree[pid] = 1; grew = 1 }
+} while (grew)
+for (pid in tree) if (pid in running) print pid
+}"""
 _RUNNING = 'for p in $all; do case $tree in *" $p "*) goal="$goal $p";; esac; done'
 
 

@@ -19,7 +19,7 @@ from kiseki.errors import ImageError, KisekiError, SandboxError, UsageError
 from kiseki.sandboxes import folders
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.machine import TORN
-from kiseki.sandboxes.modal_machine import FIRST_PROGRAM, LIFETIME, ModalMachine
+from kiseki.sandboxes.modal_machine import LIFETIME, ModalMachine, first_program
 from kiseki.sandboxes.modal_sdk import APP, ModalImages, asking, client, image_error, image_of, sdk
 from kiseki.sandboxes.owners import LeftOver, Owner, machine_id
 from kiseki.sandboxes.remote import open_remote
@@ -109,7 +109,7 @@ class ModalBackend:
         limits, modal = self._settings.limits, sdk()
         creating = asyncio.ensure_future(
             modal.Sandbox.create.aio(
-                *FIRST_PROGRAM,
+                *first_program(),
                 app=self._app,
                 image=image,
                 tags=_tags(self._settings),

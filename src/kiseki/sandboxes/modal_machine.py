@@ -32,17 +32,20 @@ stop the connection in the end."""
 SEND_BYTES = 1 << 20
 """Of input per message; Modal takes sixteen times as much."""
 
-# It waits with builtins alone: neither a fork bomb nor `kill -9 -1` inside ends it. dash's `read` has no limit, but where dash is
-# /bin/sh there is usually bash too.
-_LISTEN = f"while read -r -t {SILENCE} pulse; do :; done"
-FIRST_PROGRAM = [
-    "sh",
-    "-c",
-    f"if command -v bash >/dev/null 2>&1; then exec bash -c '{_LISTEN}'; fi\n"
-    f"if (echo | read -r -t 1 pulse) 2>/dev/null; then {_LISTEN}; exit; fi\n"
-    "while sleep 3600; do :; done",
-]
-"""Of an instance."""
+
+def first_program(silence: int = SILENCE) -> list[str]:
+    """What an instance runs: it waits for words from the owner, and ends without them."""
+    # With builtins alone: neither a fork bomb nor `kill -9 -1` inside ends it. dash's `read` has no limit, but where dash is
+    # /bin/sh there is usually bash too. An stdin that was never open says nothing about the owner.
+    last = "while sleep 3600; do :; done"
+    listen = (
+        f"began=$(date +%s); while read -r -t {silence} pulse; do :; done; [ $(($(date +%s)-began)) -lt {silence} ] || exit 0"
+    )
+    script = (
+        f"if command -v bash >/dev/null 2>&1; then exec bash -c '{listen}; {last}'; fi\n"
+        f"if (echo | read -r -t 1 pulse) 2>/dev/null; then {listen}; fi\n{last}"
+    )
+    return ["sh", "-c", script]
 
 
 class ModalMachine:
@@ -137,21 +140,23 @@ class ModalStream(Stream):
         self._input.clear()
 
     async def _run(self) -> None:
-        exiting = asyncio.ensure_future(self._process.wait.aio())
+        exiting = asyncio.ensure_future(self._exit())
         reading = asyncio.ensure_future(self._read())
-        status = TORN
         try:
             await asyncio.wait([exiting, reading], return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 await asyncio.wait([exiting], timeout=EXIT_SECONDS)
-            elif not exiting.exception():
+            elif exiting.result() != TORN:
                 await self._quiet(reading)
-            if exiting.done() and not exiting.exception():
-                status = exiting.result()
+            self.ended(exiting.result() if exiting.done() else TORN)
         finally:
             exiting.cancel()
             reading.cancel()
-        self.ended(status)
+
+    async def _exit(self) -> int:
+        with contextlib.suppress(Exception):
+            return int(await self._process.wait.aio())
+        return TORN
 
     async def _read(self) -> None:
         # A torn stream tells by its exit status, which nobody has then.

@@ -5,12 +5,13 @@ The token (`modal token new`, or MODAL_TOKEN_ID and MODAL_TOKEN_SECRET) stays wi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kiseki.errors import ImageError, KisekiError, SandboxError, UsageError
@@ -39,26 +40,23 @@ def sdk() -> Any:
 def client() -> Any:
     """The SDK's client, once Modal has answered it. Blocks. Raises UsageError without a valid token, else SandboxError."""
     modal = sdk()
-    failed: list[BaseException] = []
 
-    def hello() -> None:
-        try:
-            modal.Client.from_env().hello()
-        except BaseException as error:
-            failed.append(error)
+    async def hello() -> Any:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            found = await modal.Client.from_env.aio()
+            await found.hello.aio()
+            return found
 
-    # A thread of its own, which an end of the process doesn't wait for: the SDK may be at it for a minute.
-    asked = threading.Thread(target=hello, name="modal-hello", daemon=True)
-    asked.start()
-    asked.join(ANSWER_SECONDS)
-    if failed and isinstance(failed[0], modal.exception.AuthError):
+    try:
+        with ThreadPoolExecutor(1, thread_name_prefix="modal") as thread:  # The caller's may have an event loop that runs.
+            return thread.submit(asyncio.run, hello()).result()
+    except modal.exception.AuthError as error:
         raise UsageError(
             "Modal has no valid token from here: `modal token new` makes one, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET; "
-            f"it says: {words(failed[0])}"
-        )
-    if failed or asked.is_alive():
-        raise SandboxError(f"Modal does not answer: {words(failed[0]) if failed else f'nothing came for {ANSWER_SECONDS:g} s'}")
-    return modal.Client.from_env()
+            f"it says: {words(error)}"
+        ) from error
+    except Exception as error:
+        raise SandboxError(f"Modal does not answer: {words(error)}") from error
 
 
 @contextlib.contextmanager

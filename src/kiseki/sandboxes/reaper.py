@@ -23,6 +23,9 @@ HERE = "local"
 REAP_SECONDS = 5.0
 """How long killed processes may take to be gone before their folder is removed all the same."""
 
+REAP_ROUNDS = 3
+"""After something was found: an engine may still be making what it was asked for before the kill."""
+
 
 class Found(msgspec.Struct, frozen=True):
     """The sandboxes of one owner in one place."""
@@ -47,12 +50,9 @@ def reap(settings: SandboxSettings) -> int:
     removed = 0
     try:
         if settings.backend in LEAVES_MORE:
-            with _without_it():
-                # Again, as long as there are any: an engine may still be making what it was asked for before the kill.
-                while more := backend_module(settings.backend).reap(settings):
-                    removed += more
+            removed = _reap_there(settings)
     finally:
-        removed += _reap_here(settings.label)
+        removed += _reap_here(settings)
     return removed
 
 
@@ -82,7 +82,14 @@ def survey(settings: SandboxSettings, wanted: Callable[[str], bool] = lambda lab
         label = owners.top_label(each.label)
         if wanted(label):
             groups.setdefault((label, each.owner), []).append(each.created)
-    return [_found(settings, label, owner, owners.state(owner), made) for (label, owner), made in groups.items()]
+    states = {owner: owners.state(owner) for _, owner in groups}
+    # A label has one owner. Where commands can write one down themselves, another's word is not enough for its removal.
+    in_use = {label for label, owner in groups if states[owner] != "dead"}
+    found = []
+    for (label, owner), made in groups.items():
+        state = "unknown" if states[owner] == "dead" and label in in_use else states[owner]
+        found.append(_found(settings, label, owner, state, made))
+    return found
 
 
 def remove(found: Found) -> int:
@@ -96,11 +103,7 @@ def remove(found: Found) -> int:
     with owners.seized(found.owner.file) as dead:
         if not dead:
             return 0
-        if found.settings.backend == HERE:
-            # Some backends have a folder here for each sandbox, and more that only they can end.
-            with contextlib.suppress(SandboxError), _without_it():
-                backend_module("apptainer").reap(msgspec.structs.replace(found.settings, backend="apptainer"))
-        return reap(found.settings)
+        return _reap_here(found.settings) if found.settings.backend == HERE else _reap_there(found.settings)
 
 
 @contextlib.contextmanager
@@ -126,7 +129,22 @@ def _found(settings: SandboxSettings, label: str, owner: Owner, state: State, ma
     return Found(msgspec.structs.replace(settings, label=label), owner, state, len(made), since)
 
 
-def _reap_here(label: str) -> int:
+def _reap_there(settings: SandboxSettings) -> int:
+    removed = 0
+    with _without_it():
+        for _ in range(REAP_ROUNDS):
+            more = backend_module(settings.backend).reap(settings)
+            removed += more
+            if not more:
+                break
+    return removed
+
+
+def _reap_here(settings: SandboxSettings) -> int:
+    label = settings.label
+    if folders.left_over(label):
+        with contextlib.suppress(SandboxError, UsageError):
+            backend_module("apptainer").reap(settings)
     cookies = folders.cookies(label)
     groups = list(cgroup.left_over(folders.group_prefix(label)))
 

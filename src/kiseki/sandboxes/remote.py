@@ -13,16 +13,17 @@ import asyncio
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import hunt
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
+from kiseki.sandboxes.jobs import Job
 from kiseki.sandboxes.machine import Machine, Stream
 from kiseki.sandboxes.pipes import MarkerSearch
 from kiseki.sandboxes.programs import INTERACTIVE, Program
-from kiseki.sandboxes.shell import ShellSandbox, below
+from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
 
 OPEN_TIMEOUT = 60.0
 """Seconds for a shell in a running machine to say that it is there."""
@@ -48,16 +49,31 @@ _CLOCK = (
 )
 
 
-async def open_remote(machine: Machine, description: dict[str, str], place: Callable[[str, str], str] = below) -> ShellSandbox:
-    """A started sandbox. The machine is its own from here on, also when this raises SandboxError or is cancelled."""
+async def open_remote(
+    machine: Machine,
+    description: dict[str, str],
+    place: Callable[[str, str], str] = below,
+    watch: Callable[[Exceeded], None] | None = None,
+) -> ShellSandbox:
+    """A started sandbox. The machine is its own from here on, also when this raises SandboxError or is cancelled.
+
+    `watch` gets what to call, until the machine is removed, whenever that has taken more of something than it may and still takes
+    more, where nothing else holds it back (the disk).
+    """
     supervisor = RemoteSupervisor(machine)
     sandbox = ShellSandbox(supervisor, description=description, remove=supervisor.remove, folder=machine.folder, place=place)
     try:
         await sandbox.start()
+        if watch:
+            watch(supervisor.exceeded)
     except BaseException:
         await asyncio.shield(asyncio.ensure_future(sandbox.close()))
         raise
     return sandbox
+
+
+Exceeded = Callable[[str], Awaitable[None]]
+"""Ends all that runs in a sandbox, and tells the model why, in these words. Raises SandboxError."""
 
 
 class _NotOpenedError(Exception):
@@ -86,10 +102,12 @@ class RemoteSupervisor:
         self._idle: list[_Shell] = []
         self._busy: set[_Shell] = set()
         self._kills: set[asyncio.Task[None]] = set()  # under way
+        self._gate = asyncio.Lock()  # no shell is opened while a hunt might take it for what it looks for
         self._died: asyncio.Future[None] = self._loop.create_future()
         self._clock = 0.0  # the machine's seconds since boot minus our clock
         self._began = 0.0
         self._last_job = 0
+        self._calling: Program | None = None  # the session in which a call runs
 
     # The session
 
@@ -107,14 +125,17 @@ class RemoteSupervisor:
         self._sessions[session.stream] = session
         self.shell, self.home = session.kind, session.home
         if not self._clock:
+            asked = time.monotonic()
             said = await self._ask(session.stream, _CLOCK)
-            self._clock = float(said or 0) - time.monotonic()
+            self._clock = float(said or 0) - (asked + time.monotonic()) / 2
         return session.stream
 
     def began(self, session: Program) -> None:
         self._began = time.monotonic()
+        self._calling = session
 
     def ended(self, last_job: int) -> None:
+        self._calling = None
         self._last_job = last_job
 
     async def interrupt(self, session: Program, number: int) -> None:
@@ -123,14 +144,16 @@ class RemoteSupervisor:
     async def _interrupt(self, session: Program, number: int, began: float, last_job: int) -> None:
         shell = self._sessions[_stream(session)]
         since = int((began + self._clock) * TICKS_PER_SECOND)
-        runners = [runner.pid for runner in (*self._idle, *self._busy)]
-        find = hunt.of_call(shell.pid, since=since, last_job=last_job, runners=runners, mark=self._machine.mark)
+
+        def find() -> str:
+            return hunt.of_call(shell.pid, since=since, last_job=last_job, runners=self._runners(), mark=self._machine.mark)
+
         # The signal first: the shell must know before its child is gone.
         await self._hunt(f"kill -{number} {shell.pid}\n", find)
 
     def kill_shell(self, session: Program) -> None:
         shell = self._sessions[_stream(session)]
-        self._later(self._hunt(f"kill -KILL {shell.pid}\n", ""))
+        self._later(self._hunt(f"kill -KILL {shell.pid}\n"))
         shell.stream.ended(KILLED)
 
     def abandon(self, session: Program, number: int) -> None:
@@ -138,14 +161,26 @@ class RemoteSupervisor:
 
         async def end() -> None:
             await self._interrupt(session, number, began, last_job)
-            await self._hunt(f"kill -KILL {self._sessions[stream].pid}\n", "")
+            await self._hunt(f"kill -KILL {self._sessions[stream].pid}\n")
 
         self._later(end())
         stream.ended(KILLED)
 
     async def kill_everything(self) -> None:
-        runners = [runner.pid for runner in (*self._idle, *self._busy)]
-        await self._hunt("", hunt.of_everything(spared=runners, mark=self._machine.mark))
+        await self._hunt("", lambda: hunt.of_everything(spared=self._runners(), mark=self._machine.mark))
+
+    async def exceeded(self, words: str) -> None:
+        sessions = [shell for stream, shell in self._sessions.items() if not stream.exited.done()]
+        for shell in sessions[-1:]:
+            shell.stream.received(f"\n[{words}]\n".encode())
+
+        def find() -> str:
+            spared = [*(shell.pid for shell in sessions), *self._runners()]
+            return hunt.of_everything(spared=spared, mark=self._machine.mark)
+
+        # A shell that waits for a command would die of the signal.
+        abort = "".join(f"kill -{ABORT_SIGNAL:d} {shell.pid}\n" for shell in sessions if shell.stream is self._calling)
+        await self._hunt(abort, find)
 
     def forget(self, session: Program) -> None:
         _stream(session).close()
@@ -159,7 +194,7 @@ class RemoteSupervisor:
         if self.dead:
             raise SandboxError(self.dead)
         token = f"{hunt.RUN_COOKIE}={secrets.token_hex(8)}"
-        job = _Job(f"( export {token}\n{script}\n)", max_output)
+        job = Job(f"( export {token}\n{script}\n)", max_output)
         alone = len(stdin) > INLINE_INPUT
         try:
             runner = await (self._open_alone(job, len(stdin)) if alone else self._runner())
@@ -196,7 +231,7 @@ class RemoteSupervisor:
             runner.stream.close()
         return await self._open_shell(["sh", "-c", _BOOT], f"exec 2>/dev/null; {self._prelude()}; {_HELLO}; exec sh")
 
-    async def _open_alone(self, job: _Job, size: int) -> _Shell:
+    async def _open_alone(self, job: Job, size: int) -> _Shell:
         """A stream for one job, whose input of `size` bytes follows."""
         script = (
             f'IFS= read -r kiseki\nexec 2>/dev/null; {self._prelude()}; eval "$kiseki"\nhead -c {size} | {job.script}\n{job.mark}'
@@ -205,21 +240,24 @@ class RemoteSupervisor:
 
     async def _end_program(self, runner: _Shell, token: str) -> None:
         """Kill a runner with all that its script started."""
-        await self._hunt("", hunt.of_program(runner.pid, token))
+        await self._hunt("", lambda: hunt.of_program(runner.pid, token))
         runner.stream.close()
 
     # Killing
 
-    async def _hunt(self, first: str, find: str) -> None:
+    async def _hunt(self, first: str, find: Callable[[], str] | None = None) -> None:
         """Run the lines `first`, then kill all that `find` (of hunt.py) finds. Raises SandboxError when that can't be done."""
         if self.dead:
             return
-        job = _Job(f"{first}{hunt.script(find) if find else ':'}", 0)
         try:
             runner = await self._runner()
         except _NotOpenedError as error:
             await self._restart(str(error))
             return
+        async with self._gate:
+            await self._hunt_with(runner, Job(f"{first}{hunt.script(find()) if find else ':'}", 0))
+
+    async def _hunt_with(self, runner: _Shell, job: Job) -> None:
         try:
             job.follow(runner.stream)
             runner.stream.write(job.text(b""))
@@ -233,6 +271,9 @@ class RemoteSupervisor:
         if job.status is None:
             await self._check()
             await self._restart("what runs in it cannot be killed")
+
+    def _runners(self) -> list[int]:
+        return [runner.pid for runner in (*self._idle, *self._busy)]
 
     async def _restart(self, why: str) -> None:
         """No process can be had inside: what is there must go."""
@@ -293,19 +334,20 @@ class RemoteSupervisor:
 
     async def _open_shell(self, argv: list[str], line: str) -> _Shell:
         """A program that waits for a line and, told so by `_HELLO` in it, greets. Raises `_NotOpenedError`."""
-        try:
-            stream = await self._machine.open(argv)
-        except SandboxError as error:
-            raise _NotOpenedError(str(error)) from error
-        said = ""
-        try:
-            said = await self._ask(stream, line)
-            return _Shell(stream, said)
-        except ValueError:
-            raise _NotOpenedError("it does not say that it is there") from None
-        finally:
-            if not said:
-                stream.close()
+        async with self._gate:
+            try:
+                stream = await self._machine.open(argv)
+            except SandboxError as error:
+                raise _NotOpenedError(str(error)) from error
+            said = ""
+            try:
+                said = await self._ask(stream, line)
+                return _Shell(stream, said)
+            except ValueError:
+                raise _NotOpenedError("it does not say that it is there") from None
+            finally:
+                if not said:
+                    stream.close()
 
     async def _ask(self, stream: Stream, line: str) -> str:
         """Send a line whose `@nonce@` makes it answer with a note. Raises `_NotOpenedError` with what it said instead."""
@@ -329,61 +371,6 @@ class RemoteSupervisor:
             words = " ".join((bytes(before) + search.held()).decode(errors="replace").split())
             raise _NotOpenedError(words[:ANSWER_LIMIT] or self.dead or "it ended at once or does not answer")
         return search.note.decode(errors="surrogateescape")
-
-
-class _Job:
-    """One script in a runner: its text, its output up to the marker, its status."""
-
-    def __init__(self, script: str, max_output: int) -> None:
-        nonce = secrets.token_hex(8)
-        self.script = script
-        self.mark = f"printf '\\036{nonce}%s\\000' \"$?\""
-        self.status: int | None = None
-        self.output = bytearray()
-        self.full = False
-        """There was more than `max_output`: it is not waited for."""
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._max_output = max_output
-        self._search = MarkerSearch(b"\x1e" + nonce.encode())
-        self._stream: Stream | None = None
-
-    def text(self, stdin: bytes) -> bytes:
-        """The script, with its input."""
-        source, target = (f"{_printing(stdin)} | ", "") if stdin else ("", " </dev/null")
-        return f"{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode()
-
-    def follow(self, stream: Stream) -> None:
-        self._stream = stream
-        stream.exited.add_done_callback(self._end)
-        stream.follow(self._take)
-
-    def unfollow(self) -> None:
-        if self._stream:
-            self._stream.unfollow()
-            self._stream.exited.remove_done_callback(self._end)
-            self._stream = None
-
-    def _take(self, data: bytes) -> None:
-        room = self._max_output - len(self.output)
-        data = self._search.feed(data)
-        self.output += data[:room]
-        self.full = self.full or len(data) > room
-        if self._search.note is not None:
-            self.status = int(self._search.note) if self._search.note.isdigit() else 0
-        if self.full or self.status is not None:
-            self.unfollow()
-            self._end()
-
-    def _end(self, _: object = None) -> None:
-        if not self.over.done():
-            self.over.set_result(None)
-
-
-def _printing(data: bytes) -> str:
-    """A shell command that writes these bytes. Every `printf` knows octal escapes."""
-    safe = b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t\n!"#$&()*+,-./:;<=>?@[]^_`{|}~'
-    text = "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in data)
-    return f"printf '{text}'" if not text.startswith("-") else f"printf '\\055{text[1:]}'"
 
 
 def _stream(program: Program) -> Stream:

@@ -51,10 +51,9 @@ class Slots:
                 with on_hold:
                     await turn
         except BaseException:
-            if turn.done() and not turn.cancelled():  # let in and cancelled at the same moment
+            turn.cancel()
+            if not turn.cancelled():  # it came at the same moment
                 self._leave(turn.result(), "nothing")
-            else:
-                turn.cancel()
             raise
         return turn.result()
 

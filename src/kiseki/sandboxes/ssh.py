@@ -8,7 +8,7 @@ A sandbox is a folder `${TMPDIR:-/tmp}/kiseki-ssh-<uid>/<label>/<random>` of the
 written in it. Its processes are those with the folder's name in their environment, and those below them, so a daemon that
 cleared its environment survives. Both outlive a connection, and our death; whoever closes or reaps comes by another one.
 
-The host needs Linux with coreutils or busybox, and grep. PATH in there is what a login by SSH gives.
+The host needs Linux with coreutils or busybox, grep and awk. PATH in there is what a login by SSH gives.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ is_ours() { [ -d "$base" ] && [ ! -L "$base" ] && [ -O "$base" ]; }"""
 _MAKE = """
 exec 2>&1; umask 077
 [ -r /proc/self/environ ] || { echo 'it has no /proc; only Linux will do'; exit 1; }
-for need in grep tr; do command -v $need >/dev/null || { echo "it has no $need"; exit 1; }; done
+for need in grep awk; do command -v $need >/dev/null || { echo "it has no $need"; exit 1; }; done
 {base}; new=$base/.new/{name}
 for round in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-  said=$(mkdir -p "$base" 2>&1)
+  said=$(mkdir -p "$base" 2>&1); [ -e "$base" ] || [ -L "$base" ] || continue
   is_ours || { echo "${said:-$base belongs to someone else}"; exit 1; }
-  chmod 700 "$base"
+  chmod 700 "$base" 2>/dev/null
   said=$(mkdir -p "$new/home" "$new/tmp" && printf %s {owner} >"$new/owner" && mkdir -p "$base/{label}" &&
     mv "$new" "$base/{label}/") && { cd "$base/{label}/{name}" && pwd -P; exit; }
   rm -rf "$new"
@@ -76,7 +76,7 @@ _AWAIT_END = """
 round=0
 while [ $round -lt 100 ]; do
   round=$((round + 1)) goal=
-  kiseki_list; kiseki_find
+  kiseki_find
   [ -n "$goal" ] || break
   sleep 0.05 2>/dev/null || sleep 1
 done 2>/dev/null
@@ -108,8 +108,8 @@ _LIST = """
 is_ours || exit 0
 for folder in "$base"/*/*; do
   [ -d "$folder" ] || continue
-  name=${folder#"$base/"}
-  echo "${name%/*} $(stat -c %Y "$folder") $([ ! -f "$folder/owner" ] || head -c 4096 "$folder/owner" | tr -d '\\n')"
+  name=${folder#"$base/"} since=$(stat -c %Y "$folder") || continue
+  echo "${name%/*} $since $([ ! -f "$folder/owner" ] || head -c 4096 "$folder/owner" | tr -d '\\n')"
 done
 """
 
@@ -254,14 +254,18 @@ def reap(settings: SandboxSettings) -> int:
 
 
 def left_over(settings: SandboxSettings) -> list[LeftOver]:
-    found = []
-    for line in _ask(settings, _fill(_LIST), SCRIPT_TIMEOUT).splitlines():
-        label, seconds, owner = line.split(" ", 2)
-        try:
-            found.append(LeftOver(label, msgspec.json.decode(owner, type=Owner), float(seconds)))
-        except (msgspec.DecodeError, ValueError):  # Its own commands can write there.
-            found.append(LeftOver(label, Owner()))
-    return found
+    return [
+        _left_over(*parts)
+        for line in _ask(settings, _fill(_LIST), SCRIPT_TIMEOUT).splitlines()
+        if len(parts := line.split(" ", 2)) == 3
+    ]
+
+
+def _left_over(label: str, seconds: str, owner: str) -> LeftOver:
+    try:
+        return LeftOver(label, msgspec.json.decode(owner, type=Owner), float(seconds))
+    except ValueError:  # Commands in there can write what they like.
+        return LeftOver(label, Owner())
 
 
 def _ask(settings: SandboxSettings, script: str, timeout: float) -> str:
@@ -286,7 +290,7 @@ def _ask(settings: SandboxSettings, script: str, timeout: float) -> str:
 
 def _end_all(*marks: str) -> str:
     """A script that ends every process with one of these, given as words of a shell, at the beginning of its mark."""
-    return hunt.script(hunt.of_marked(*marks)) + _AWAIT_END
+    return hunt.script(hunt.of_marked(*marks), listed=False) + _AWAIT_END
 
 
 def _fill(script: str, **values: str) -> str:

@@ -166,6 +166,7 @@ class Connection:
         self.lost = ""
         """Why it is of no use any more."""
         self._pool = pool
+        self._useful = False  # a program ran on it
         self._ssh: asyncssh.SSHClientConnection | None = None
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
@@ -178,6 +179,8 @@ class Connection:
         Must not be cancelled: asyncssh would lose the channel that the server is about to open.
         """
         await asyncio.wait([self._connecting])
+        if not self._connecting.cancelled():
+            self._connecting.result()
         stream = SSHStream(self, mark)
         try:
             if self.lost or self._ssh is None:
@@ -203,10 +206,13 @@ class Connection:
                 return None
             if self.lost:
                 raise SandboxError(self.lost) from error
-            if stream.opened or not self.programs or not isinstance(error, asyncssh.ChannelOpenError):
+            if stream.opened or not isinstance(error, asyncssh.ChannelOpenError) or not (self.programs or self._useful):
                 raise SandboxError(f"{self._pool.address} runs no program: {error}") from error
             self.full = True
+            if self._ssh and not self.programs:  # Programs that we let go of still run, and their places don't come back.
+                self._ssh.abort()
             return None
+        self._useful = True
         return stream
 
     def released(self) -> None:

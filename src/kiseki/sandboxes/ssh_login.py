@@ -96,6 +96,7 @@ class _Client(asyncssh.SSHClient):
 
 async def _connect(address: Address, client: _Client) -> asyncssh.SSHClientConnection:
     given: dict[str, object] = {
+        "config": (),
         "client_factory": lambda: client,
         "agent_forwarding": False,
         "connect_timeout": CONNECT_TIMEOUT,
@@ -107,11 +108,15 @@ async def _connect(address: Address, client: _Client) -> asyncssh.SSHClientConne
         given["username"] = address.user
     if address.port:
         given["port"] = address.port
-    config: asyncssh.SSHClientConnectionOptions
-    config = await asyncssh.SSHClientConnectionOptions.construct(None, host=address.host, **given)
+    # Without keys, since asyncssh fails for a key that the config names and that isn't there. It may be an agent's.
+    read = await asyncssh.SSHClientConnectionOptions.construct(None, host=address.host, client_keys=None, **given)
+    if named := cast("list[str]", read.config.get("IdentityFile", [])):
+        given |= {"client_keys": _files(named), "ignore_encrypted": True}
+        if read.config.get("IdentitiesOnly"):
+            given["agent_identities"] = _files(f"{name}.pub" for name in named) or _files(named) or None
     # None, by a config that says "UserKnownHostsFile none", would trust every host.
-    files = _files(cast("list[str] | None", config.known_hosts) or KNOWN_HOSTS)
-    return await asyncssh.connect(address.host, known_hosts=files or NOBODY, **given)
+    hosts = _files(cast("list[str] | None", read.known_hosts) or KNOWN_HOSTS)
+    return await asyncssh.connect(address.host, known_hosts=hosts or NOBODY, **given)
 
 
 def _files(names: Iterable[str]) -> list[str]:

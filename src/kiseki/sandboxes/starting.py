@@ -5,12 +5,13 @@ waits in there, and only adds to the time of all. So, as delay-based congestion 
 
 - It judges by rounds: as many starts as the limit, of those begun since the limit was set. A round's time is the median of its
   starts, since single ones vary.
-- The shortest round's time is taken for that without queueing; limit × (1 − best / time) of the starts then are in a queue. Few
-  of them, and a limit that is in use grows: it doubles as long as no queue was ever seen, later it grows by a fifth. Many of
-  them, and it shrinks to what is not in the queue, to half at most.
-- Every now and then a limit that is held back is quartered for one round. The time of that round is the best from then on, so
-  that it learns of a machine that has become slower, and of a best that was measured under load; and it shrinks once at most
-  in between. Workers share machine and clock, and do so at the same moments: else each would measure the load of the others.
+- The shortest round's time is taken for that without queueing. Near it a limit that is in use grows: it doubles as long as no
+  round ever took longer, later it grows by a fifth. Where a round takes longer, 1 − best / time of its starts were in a queue,
+  and the limit is held back.
+- Every now and then a limit that is held back is quartered for one round, and that round's time is the best from then on. It
+  tells a queue from a machine that has become slower, and from a best that was measured under load: what was in the queue, by
+  that best, is taken off the limit, but for a few. Workers share machine and clock, and do this at the same moments: else each
+  would measure the load of the others.
 - Where a fifth of a round fails, the limit is halved. Fewer may be a few prompts' doing (an image that doesn't work), and only
   keep it from growing.
 """
@@ -25,17 +26,14 @@ FIRST = 4.0
 """Small, since every worker of a run begins so, on the same machine; doubling finds 64 within four rounds."""
 LEAST_ROUND = 4
 """Starts in a round at least: of fewer, chance decides."""
-FEW = 0.3
-MANY = 0.5
-"""Shares of the limit in the queue: up to the first it grows, above the second it shrinks. Starts whose time varies by a factor
-of two, for no reason of load, stay below the first."""
-FEW_STARTS = 2.0
-MANY_STARTS = 4.0
-"""The same in starts, for a small limit, where one in a queue is a large share."""
+LONGER = 1.4
+"""Times the best, up to which a round is near it. Starts whose time varies by a factor of two, for no reason of load, are."""
 GROWTH = 0.2
-"""Of the limit, by which one round lets it grow once a queue was seen; by 1 at least."""
+"""Of the limit, by which one round lets it grow, once one was held back; by 1 at least."""
 CHECK_SHARE = 0.25
 """Of the limit, in a round that measures the best anew."""
+QUEUED = 2.0
+"""Starts that stay in the queue after it: what is worked on must not run dry."""
 CHECK_SECONDS = 32.0
 CHECK_TIMES = 64.0
 """Between two such rounds: so many seconds, and times of a start, at least. They cost 1-3 % of what could be started."""
@@ -72,8 +70,7 @@ class StartLimit:
         self._round = _Round(0)
         self._best = math.inf
         self._queue_seen = False
-        self._held = 0.0  # time of the last round, where a queue kept the limit from growing
-        self._shrunk = False  # since the last check
+        self._held = 0.0  # time of the last round, where it kept the limit from growing
         self._last_check = 0.0
         self._checked: tuple[float, float] | None = None  # limit and time before the check that is this round
 
@@ -114,23 +111,18 @@ class StartLimit:
             self._judge(statistics.median(this.times))
 
     def _judge(self, seconds: float) -> None:
-        peak, limit = self._round.peak, self.limit
+        limit = self.limit
         if self._checked:
             limit, before = self._checked
             self._best, self._held = seconds, 0.0
-            self._set(min(limit, limit * seconds / before + FEW_STARTS))
+            self._set(min(limit, limit * seconds / before + QUEUED))
             return
         self._best = min(self._best, seconds)
-        queued = peak * (1.0 - self._best / seconds)
-        if queued > max(FEW_STARTS, FEW * peak):
-            self._queue_seen, self._held = True, seconds
-            if queued > max(MANY_STARTS, MANY * peak) and not self._shrunk:
-                self._shrunk = True
-                limit = max(limit / 2, peak - queued)
-        else:
-            self._held = 0.0
-            if peak >= self.at_once and not self._round.failed:
-                limit += max(1.0, limit * GROWTH) if self._queue_seen else limit
+        self._held = seconds if seconds > LONGER * self._best else 0.0
+        if self._held:
+            self._queue_seen = True
+        elif self._round.peak >= self.at_once and not self._round.failed:
+            limit += max(1.0, limit * GROWTH) if self._queue_seen else limit
         self._set(limit)
 
     def _is_check_due(self, now: float) -> bool:
@@ -140,7 +132,7 @@ class StartLimit:
 
     def _check(self, now: float) -> None:
         checked = (self.limit, self._held)
-        self._last_check, self._shrunk = now, False
+        self._last_check = now
         self._set(self.limit * CHECK_SHARE)
         self._checked = checked
 

@@ -23,7 +23,7 @@ IDLE_ASKS = 32
 """Sandboxes of other images asked for, after which an image's place may go to another: were it always the one longest not asked
 for, five images in turn would push each other out before any is used."""
 REMEMBERED = 1000
-"""Images asked for once that are remembered."""
+"""Images asked for before, at most: a run may have one for each of its prompts."""
 FAILURES = 3
 """Starts of an image that fail in a row, after which it is not kept warm for a while."""
 RESTING_ASKS = 100
@@ -56,14 +56,13 @@ class WarmPool:
         self._size = size
         self._start = start
         self._shelves: dict[str, _Shelf] = {}
-        self._once: dict[str, None] = {}  # images asked for once, the oldest first
+        self._known: dict[str, None] = {}  # images asked for before, in the order in which they were first
         self._asks = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     async def take(self, image: str) -> ShellSandbox | None:
         """A healthy sandbox of the image, which is the caller's from now on, or None where none stands ready."""
-        if not self._size or self._closed:
+        if not self._size:
             return None
         self._asks += 1
         shelf = self._shelf(image)
@@ -83,8 +82,7 @@ class WarmPool:
         return None
 
     async def close(self) -> None:
-        """Close all that nobody took, and start none any more. Raises nothing."""
-        self._closed = True
+        """Close all that nobody took. Nobody asks any more. Raises nothing."""
         for shelf in self._shelves.values():
             self._drop(shelf)
         loop = asyncio.get_running_loop()
@@ -96,17 +94,16 @@ class WarmPool:
         """The image's, where it is kept warm."""
         if (shelf := self._shelves.get(image)) is not None:
             return shelf
-        if image not in self._once:
-            self._once[image] = None
-            if len(self._once) > REMEMBERED:
-                del self._once[next(iter(self._once))]
+        if image not in self._known:
+            self._known[image] = None
+            if len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
             return None
         if len(self._shelves) >= MOST_IMAGES:
             idle = min(self._shelves, key=lambda each: self._shelves[each].last_ask)
             if self._asks - self._shelves[idle].last_ask <= IDLE_ASKS:
                 return None
             self._drop(self._shelves.pop(idle))
-        del self._once[image]
         return self._shelves.setdefault(image, _Shelf())
 
     def _fill(self, image: str, shelf: _Shelf) -> None:

@@ -1,0 +1,64 @@
+"""One script at a time in a shell that reads from a stream: its text with an end marker, its output up to there, its status."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from kiseki.sandboxes.machine import Stream
+from kiseki.sandboxes.pipes import MarkerSearch
+
+
+class Job:
+    """One script in a runner: its text, its output up to the marker, its status."""
+
+    def __init__(self, script: str, max_output: int) -> None:
+        nonce = secrets.token_hex(8)
+        self.script = script
+        self.mark = f"printf '\\036{nonce}%s\\000' \"$?\""
+        self.status: int | None = None
+        self.output = bytearray()
+        self.full = False
+        """There was more than `max_output`: it is not waited for."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._max_output = max_output
+        self._search = MarkerSearch(b"\x1e" + nonce.encode())
+        self._stream: Stream | None = None
+
+    def text(self, stdin: bytes) -> bytes:
+        """The script, with its input."""
+        source, target = (f"{printing(stdin)} | ", "") if stdin else ("", " </dev/null")
+        return f"{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode()
+
+    def follow(self, stream: Stream) -> None:
+        self._stream = stream
+        stream.exited.add_done_callback(self._end)
+        stream.follow(self._take)
+
+    def unfollow(self) -> None:
+        if self._stream:
+            self._stream.unfollow()
+            self._stream.exited.remove_done_callback(self._end)
+            self._stream = None
+
+    def _take(self, data: bytes) -> None:
+        room = self._max_output - len(self.output)
+        data = self._search.feed(data)
+        self.output += data[:room]
+        self.full = self.full or len(data) > room
+        if self._search.note is not None:
+            self.status = int(self._search.note) if self._search.note.isdigit() else 0
+        if self.full or self.status is not None:
+            self.unfollow()
+            self._end()
+
+    def _end(self, _: object = None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+def printing(data: bytes) -> str:
+    """A shell command that writes these bytes. Every `printf` knows octal escapes."""
+    safe = b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \t\n!"#$&()*+,-./:;<=>?@[]^_`{|}~'
+    text = "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in data)
+    return f"printf '{text}'" if not text.startswith("-") else f"printf '\\055{text[1:]}'"
