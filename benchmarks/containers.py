@@ -56,7 +56,7 @@ async def _measure(settings: SandboxSettings) -> Result:
     return Result(
         title=f"containers: Docker, {settings.image}, medians of {COMMANDS} commands in turn, wall time",
         floor="the same line in a bash on this machine that goes on, through two pipes",
-        figures=[*figures, Figure("open and close", 1000 * median(opening), "ms", note=f"one after the other, {SANDBOXES} of them")],
+        figures=[*figures, Figure("open and close", 1000 * median(opening), "ms", note=f"{SANDBOXES}, one after the other")],
     )
 
 
@@ -86,7 +86,7 @@ async def _compare(kind: str, command: str, sandbox: Any) -> list[Figure]:
 
     async def client() -> None:
         argv = ["docker", "exec", container["Id"], "bash", "-c", command]
-        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)  # noqa: ASYNC221
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
 
     ways: dict[str, Callable[[], Awaitable[None]]] = {"session": session, "shell": shell, "engine": engine, "client": client}
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -101,7 +101,7 @@ async def _compare(kind: str, command: str, sandbox: Any) -> list[Figure]:
     times = {name: median(each) for name, each in taken.items()}
     floor = times["shell"]
     return [
-        Figure(f"{kind}, persistent shell", times["session"], "ms", goal=floor + 5, floor=floor, note=f"{command}; goal: 5 ms over"),
+        Figure(f"{kind}, persistent shell", times["session"], "ms", goal=floor + 5, floor=floor, note=f"{command}; 5 ms over"),
         Figure(f"{kind}, an exec by the API", times["engine"], "ms", floor=floor, note="create, start, exit status"),
         Figure(f"{kind}, `docker exec`", times["client"], "ms", floor=floor, note="the command line client"),
     ]

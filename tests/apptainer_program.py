@@ -155,11 +155,19 @@ def instances(name: str) -> list[dict[str, Any]]:
     found = []
     for path in glob.glob(record_of(name)):
         record = json.loads(open(path).read())
-        if os.path.exists(f"/proc/{record['ppid']}"):
+        if alive(record["ppid"]):
             found.append(record)
         else:
             shutil.rmtree(os.path.dirname(path), ignore_errors=True)
     return found
+
+
+def alive(pid: int) -> bool:
+    """Not for a zombie: where this was written, the first process takes seconds to see to those."""
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
 
 
 def start(call: Parsed, configuration: dict[str, Any]) -> None:
@@ -282,7 +290,7 @@ def stop(call: Parsed, _: dict[str, Any]) -> None:
         fatal("no instance found")
     for each in found:
         os.kill(each["pid"], signal.SIGKILL if call.has("--force") else signal.SIGINT)
-    while any(os.path.exists(f"/proc/{each['ppid']}") for each in found):
+    while any(alive(each["ppid"]) for each in found):
         time.sleep(0.01)
 
 
@@ -340,7 +348,8 @@ def run(call: Parsed, words: list[str], environment: dict[str, str], record: dic
             if capability not in kept:
                 libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them.
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(words[0], words, environment)
     except OSError:

@@ -190,7 +190,8 @@ class Instance:
             self.result = result
             self.ended.set()
             if self._pid and self._first and self._first.returncode is None:
-                os.kill(self._pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
 
     async def close(self) -> None:
         self.end(api.GenericResult(status=TERMINATED))

@@ -58,7 +58,7 @@ class Server:
     def write_config(self, *lines: str) -> None:
         """The user's ~/.ssh/config, with these lines before the others."""
         ssh = self.home / ".ssh"
-        text = [*lines, f"IdentityFile {ssh}/id_ed25519", f"UserKnownHostsFile ~/.ssh/hosts", "IdentitiesOnly yes"]
+        text = [*lines, f"IdentityFile {ssh}/id_ed25519", "UserKnownHostsFile ~/.ssh/hosts", "IdentitiesOnly yes"]
         (ssh / "config").write_text("".join(f"{line}\n" for line in text))
 
     def trust(self, public_key: Path | None) -> None:

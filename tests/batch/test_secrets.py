@@ -154,7 +154,7 @@ def test_nothing_that_a_run_leaves_or_starts_holds_a_secret(folder: Path) -> Non
 
 
 def test_a_sandbox_has_none_to_show(folder: Path) -> None:
-    if why := bubblewrap.why_unavailable():
+    if why := bubblewrap.working_program()[1]:
         pytest.skip(f"bubblewrap does not work here: {why}")
     with MockServer(script=SCRIPT) as server:
         host, environment = by_proxy(server)

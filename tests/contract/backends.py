@@ -64,6 +64,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Sandboxes that open at once where a test wants to see races: as many as take about a second."""
     long_line: int = 1_000_000_000
     """Bytes."""
+    held_bytes: int = 40_000_000
+    """Most that this process holds of a command's output, whatever its size."""
 
 
 @contextlib.contextmanager
@@ -186,6 +188,7 @@ def _modal() -> Iterator[Place]:
             bad_folders={"/proc/newdir": "cannot be made in the sandbox", "/etc/passwd": "File exists"},
             variables=frozenset({"MODAL_SANDBOX_ID"}),
             enforced=False,
+            held_bytes=150_000_000,  # Both ends of the SDK's HTTP/2 connection, which lets 64 MiB be on their way, are here.
             host_network=True,
             many=4,
         )

@@ -172,7 +172,8 @@ def test_a_fork_bomb_a_hog_and_a_long_line_are_tool_results(kind: str, label: st
         hog = await box.exec("head -c 1000000000 /dev/zero | tail -c 1000000000 | wc -c; echo after", timeout=QUICK)
         assert "after" in hog.output
         assert "1000000000" not in hog.output
-        line = await box.exec("head -c 1000000000 /dev/zero | tr '\\0' x", timeout=QUICK * 2)
+        size = 1_000_000_000 if kind == "docker" else 100_000_000
+        line = await box.exec(f"head -c {size} /dev/zero | tr '\\0' x", timeout=QUICK * 2)
         assert line.exit_code == 0
         assert line.truncated
         assert len(line.output) < 60_000
@@ -191,7 +192,7 @@ def test_a_disk_filler_is_a_tool_result(kind: str, label: str) -> None:
         assert "disk full: this sandbox may hold 40 MB" in many.output
         assert not many.timed_out
         assert await out(box, "rm f* one; pwd") == "/tmp\n"
-        status, _ = await box.run(["sh", "-c", "while :; do cat /bin/bash /bin/bash >big; cp big $RANDOM; done"], timeout=QUICK)
+        status, _ = await box.run(["sh", "-c", "while :; do i=$((i+1)); cat /bin/bash /bin/bash >g$i; done"], timeout=QUICK)
         assert status == 137
         assert (await out(box, "rm *; echo after")).endswith("after\n")
 
@@ -244,7 +245,7 @@ def test_a_container_that_goes_in_the_middle_of_a_command(kind: str, label: str)
             running = asyncio.ensure_future(box.exec("sleep 100", timeout=QUICK))
             await asyncio.sleep(0.2)
             await asyncio.to_thread(api.remove_container, mine["Id"], force=True)
-        with pytest.raises(SandboxError, match="is gone|has ended"):
+        with pytest.raises(SandboxError, match=r"is gone|has ended"):
             await running
 
     within(SandboxSettings(backend=kind, label=label), body)

@@ -64,7 +64,7 @@ def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "sandbox", str, words, "auto")
     words = "container image of prompts that name none in their column 'image'; docker, podman, apptainer and modal have images"
     flag(group, "sandbox_image", str, words, "")
-    words = "none or on: whether commands reach the network; web and browser tools run outside and are governed apart"
+    words = "none or on: whether commands reach the network; tools that run outside of it, as your own do, are not affected"
     flag(group, "network", one_of("none", "on"), words, "none")
     flag(group, "sandbox_memory", at_least(LEAST_MEMORY_MB), "MB of memory that one may use", limits.memory_mb)
     flag(group, "sandbox_cpus", at_least(0.01, float), "CPUs that one may use; 0.5 is half of one", limits.cpus)

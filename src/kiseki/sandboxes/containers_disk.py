@@ -20,7 +20,7 @@ from kiseki.sandboxes.remote import Exceeded
 PACE = 2.0
 """Seconds between glances at the disk; a fast one takes some GB in it."""
 LONGEST = 10.0
-"""Seconds after which a look is taken all the same: the disk may be another machine's, or others free what this container takes."""
+"""Seconds after which a look is taken all the same: the disk may be another machine's, or others free what this one takes."""
 NOTICEABLE = 16
 """A disk that got fuller by this part of the limit since the last look is reason for one."""
 COST_FACTOR = 50

@@ -66,9 +66,9 @@ def script(find: str, *, listed: bool = True) -> str:
     return f"{_FUNCTIONS}{listing}kiseki_find() {{\n{find}\n}}\nkiseki_hunt 2>/dev/null"
 
 
-def of_call(shell: int, *, since: int, last_job: int, runners: Iterable[int], mark: str) -> str:
+def of_call(shell: int, *, since: int, doubt: int, last_job: int, runners: Iterable[int], mark: str) -> str:
     """What the session shell `shell` started at tick `since` or later, with all below, and processes of that age that have left
-    every tree.
+    every tree. The call may have begun up to `doubt` ticks later.
 
     Not: what is as young but no younger than its background job `last_job`; what belongs to a program or one of the `runners`;
     with a `mark`, processes without it in their environment.
@@ -80,7 +80,7 @@ for p in $all; do eval "q=\\$up_$p"; [ "$q" = 0 ] && [ $p != 1 ] && outside="$ou
 kiseki_below {spared} $$ $outside; ours=$tree roots=
 for p in $all; do eval "q=\\$up_$p a=\\$age_$p"
 [ $p != 1 ] && [ "$a" -ge {since} ] || continue
-[ "$a" -gt {since + COARSE_TICKS} ] || [ $p -gt {last_job} ] || continue
+[ "$a" -gt {since + doubt + COARSE_TICKS} ] || [ $p -gt {last_job} ] || continue
 if [ "$q" != {shell} ]; then
 case $ours in *" $p "*) continue;; esac
 {_only_marked(mark)}kiseki_marked $p {RUN_COOKIE}= && continue

@@ -146,7 +146,7 @@ class ModalStream(Stream):
             await asyncio.wait([exiting, reading], return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 await asyncio.wait([exiting], timeout=EXIT_SECONDS)
-            elif exiting.result() != TORN:
+            else:
                 await self._quiet(reading)
             self.ended(exiting.result() if exiting.done() else TORN)
         finally:
@@ -178,10 +178,11 @@ class ModalStream(Stream):
             await output.aclose()
 
     async def _quiet(self, reading: asyncio.Future[None]) -> None:
-        """Until the output ends, or nothing more comes though it is wanted."""
+        """Until the output ends, or nothing more of it comes."""
         before = -1
         while not reading.done() and before != self._total:
-            await self._wanted.wait()
+            if len(self._held) > HELD_BYTES:
+                await self._wanted.wait()
             before = self._total
             await asyncio.wait([reading], timeout=QUIET_SECONDS)
 

@@ -104,7 +104,8 @@ class RemoteSupervisor:
         self._kills: set[asyncio.Task[None]] = set()  # under way
         self._gate = asyncio.Lock()  # no shell is opened while a hunt might take it for what it looks for
         self._died: asyncio.Future[None] = self._loop.create_future()
-        self._clock = 0.0  # the machine's seconds since boot minus our clock
+        self._clock = 0.0  # the machine's seconds since boot minus our clock, or less
+        self._doubt = 0.0  # less by so much at most
         self._began = 0.0
         self._last_job = 0
         self._calling: Program | None = None  # the session in which a call runs
@@ -127,7 +128,8 @@ class RemoteSupervisor:
         if not self._clock:
             asked = time.monotonic()
             said = await self._ask(session.stream, _CLOCK)
-            self._clock = float(said or 0) - (asked + time.monotonic()) / 2
+            answered = time.monotonic()
+            self._clock, self._doubt = float(said or 0) - answered, answered - asked
         return session.stream
 
     def began(self, session: Program) -> None:
@@ -143,10 +145,11 @@ class RemoteSupervisor:
 
     async def _interrupt(self, session: Program, number: int, began: float, last_job: int) -> None:
         shell = self._sessions[_stream(session)]
-        since = int((began + self._clock) * TICKS_PER_SECOND)
+        since, doubt = int((began + self._clock) * TICKS_PER_SECOND), int(self._doubt * TICKS_PER_SECOND)
 
         def find() -> str:
-            return hunt.of_call(shell.pid, since=since, last_job=last_job, runners=self._runners(), mark=self._machine.mark)
+            runners, mark = self._runners(), self._machine.mark
+            return hunt.of_call(shell.pid, since=since, doubt=doubt, last_job=last_job, runners=runners, mark=mark)
 
         # The signal first: the shell must know before its child is gone.
         await self._hunt(f"kill -{number} {shell.pid}\n", find)
