@@ -79,6 +79,10 @@ class Registry:
         self._manifests[name, tag] = self._manifests[name, _digest(data)] = data
         return f"{self.host}/{name}:{tag}"
 
+    def digest(self, name: str, tag: str) -> str:
+        """Of a manifest that was added."""
+        return _digest(self._manifests[name, tag])
+
     def fail(self, name: str, times: int, status: int) -> None:
         """The next requests for this name's manifests fail with an HTTP status, or `HANG`."""
         with self._lock:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,13 +25,18 @@ import pytest
 from apptainer_standin import apptainer, unpacked
 from ssh_server import Server, sshd
 
-from kiseki.sandboxes import bubblewrap, cgroup, folders, processes
+from kiseki.sandboxes import apptainer_images, bubblewrap, cgroup, folders, processes
+from kiseki.sandboxes.apptainer_instance import environment_of
 from kiseki.sandboxes.factory import BACKENDS, HAS_IMAGES
 
 ALL = BACKENDS
 READ_ONLY = "Read-only file system"
 LEADS_OUT = {"../../x": "leads out", "~/../x": "leads out", "..": "leads out"}
 """Working folders that a sandbox cannot have whose files are the host's."""
+APPTAINERS_OWN = frozenset(
+    f"{name}_{part}" for name in ("APPTAINER", "SINGULARITY") for part in ("BIND", "COMMAND", "CONTAINER", "ENVIRONMENT", "NAME")
+)
+"""Variables that Apptainer sets in every container."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,13 +100,16 @@ def _runs(pid: int) -> bool:
     return process is not None and process.running
 
 
-def _kill_marked(label: str) -> None:
-    processes.send(processes.marked(*folders.cookies(label)), signal.SIGKILL)
+def _kill_all(label: str) -> None:
+    """What is marked, and what that started: in namespaces it has another environment."""
+    marked = processes.marked(*folders.cookies(label))
+    below = {pid for top in marked for pid in processes.descendants(top)}
+    processes.send({*marked, *below}, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def _local() -> Iterator[Place]:
-    yield Place(backend="local", traces=on_this_machine, kill=_kill_marked, apart=False, bad_folders=LEADS_OUT, host_network=True)
+    yield Place(backend="local", traces=on_this_machine, kill=_kill_all, apart=False, bad_folders=LEADS_OUT, host_network=True)
 
 
 @contextlib.contextmanager
@@ -109,7 +119,7 @@ def _bubblewrap() -> Iterator[Place]:
     yield Place(
         backend="bubblewrap",
         traces=on_this_machine,
-        kill=_kill_marked,
+        kill=_kill_all,
         bad_folders={"/usr/newdir": f"'/usr/newdir' cannot be made in the sandbox: {READ_ONLY}", "/etc/passwd": "File exists"},
         host_network=True,
     )
@@ -147,16 +157,24 @@ def _engine(kind: str) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def _apptainer() -> Iterator[Place]:
+
+    def kill(label: str) -> None:
+        for folder in folders.left_over(label):
+            words = [apptainer_images.program(), "instance", "list", "--json"]
+            listed = subprocess.run(words, env=environment_of(folder), capture_output=True, check=True).stdout
+            processes.send([each["pid"] for each in json.loads(listed)["instances"]], signal.SIGKILL)
+
     with apptainer() as installed, tempfile.TemporaryDirectory(prefix="kiseki-images-") as folder:
         yield Place(
             backend="apptainer",
             traces=on_this_machine,
-            kill=_kill_marked,
+            kill=kill,
             image=unpacked(engines.bash_root(), Path(folder, "bash")),
             small_image=installed.image,
             lost_image=f"{folder}/nosuch.sif",
             bare_image=unpacked(engines.noshell_root(), Path(folder, "bare")),
             bad_folders={"/proc/newdir": "cannot be made in the sandbox", "/etc/passwd": "File exists"},
+            variables=APPTAINERS_OWN,
             host_network=True,
             many=4,
         )

@@ -81,14 +81,6 @@ async def until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-async def until_works(box: Sandbox) -> bool:
-    for _ in range(20):
-        result = await sh(box, "/bin/true && echo alive", timeout=1)
-        if result.output.endswith("alive\n"):
-            return True
-    return False
-
-
 def alive_with(text: str) -> list[int]:
     """Processes of this machine, and so of all sandboxes, whose command line holds `text`."""
     found = []

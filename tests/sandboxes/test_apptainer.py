@@ -73,7 +73,8 @@ def traces(label: str = LABEL) -> list[str]:
     groups = [str(path) for group in cgroup.left_over(folders.group_prefix(label)) for path in group.folders.values()]
     running = [str(pid) for pid in processes.marked(*folders.cookies(label))]
     loops = [path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return groups + running + [str(folder) for folder in folders.left_over(label)] + [file for file in loops if f"/{label}/" in file]
+    layers = [file for file in loops if f"/{label}/" in file]
+    return groups + running + layers + [str(folder) for folder in folders.left_over(label)]
 
 
 def nothing_left(label: str = LABEL) -> bool:

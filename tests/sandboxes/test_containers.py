@@ -109,7 +109,7 @@ def test_what_a_container_may_do(kind: str, label: str, monkeypatch: pytest.Monk
         assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {mask}
         assert status["NoNewPrivs"] == "1"
         assert status["Seccomp"] == "2"
-        assert await out(box, "grep : /proc/net/dev | cut -d: -f1 | tr -d ' '") == "lo\n"
+        assert await out(box, "ls /sys/class/net") == "lo\n"
         assert "A_SECRET" not in await out(box, "env; cat /proc/1/environ")
         assert await out(box, "ulimit -n; ulimit -c; ulimit -f") == "4096\n0\n204800\n"  # blocks of 512 bytes
         mounts = [line.split() for line in (await out(box, "cat /proc/mounts")).splitlines()]
@@ -118,7 +118,7 @@ def test_what_a_container_may_do(kind: str, label: str, monkeypatch: pytest.Monk
         sizes = {mount[1]: mount[3] for mount in mounts if mount[2] == "tmpfs"}
         assert "size=65536k" in sizes["/dev/shm"]
         assert await out(box, "ls /var/run/docker.sock /run/podman 2>/dev/null") == ""
-        assert await out(box, "head -c 1 /proc/kcore | wc -c") == "0\n"
+        assert await out(box, "head -c 1 /proc/kcore 2>/dev/null | wc -c") == "0\n"
         assert await out(box, "mount -t tmpfs none /mnt 2>/dev/null || mknod /m b 8 0 2>/dev/null || echo no") == "no\n"
         described = box.describe()
         assert (described["backend"], described["network"], described["image"]) == (kind, "none", engines.BUSYBOX)
@@ -197,6 +197,19 @@ def test_a_disk_filler_is_a_tool_result(kind: str, label: str) -> None:
         assert (await out(box, "rm *; echo after")).endswith("after\n")
 
     within(SandboxSettings(backend=kind, label=label, limits=Limits(disk_mb=40)), body, engines.BASH)
+
+
+def test_busyboxs_shell_keeps_its_lines_to_itself(kind: str, label: str) -> None:
+    async def body(box: Sandbox) -> None:
+        assert await out(box, "kept=1; sleep 0.1 & echo a:b | cut -d: -f1") == "a\n"
+        await asyncio.sleep(0.5)  # The job ends while the shell waits for its next line.
+        after = await box.exec("echo $kept", timeout=QUICK)
+        assert (after.output, after.session_restarted) == ("1\n", False)
+        assert "syntax error" in await out(box, "if")
+        assert "nothing: parameter not set" in await out(box, "set -u; echo $nothing")
+        assert await out(box, "set +u; echo $kept") == "1\n"
+
+    within(SandboxSettings(backend=kind, label=label), body)
 
 
 def test_the_first_process_cannot_be_killed_from_inside(kind: str, label: str) -> None:

@@ -202,15 +202,20 @@ def test_cancelled_opens_leave_nothing(server: Server) -> None:
 
 
 def test_the_last_one_may_go_while_the_first_one_comes(server: Server) -> None:
-    async def body(sandboxes: Sandboxes) -> None:
-        async def again() -> None:
-            for _ in range(6):
-                await (await sandboxes.open()).close()
+    async def main() -> None:
+        pool = Pool(ssh_login.parse_address(server.host))
 
-        await asyncio.gather(*(again() for _ in range(3)))
+        async def again() -> None:
+            for _ in range(12):
+                machine = ssh.SSHMachine(pool, settings(server))
+                await machine.make()
+                await machine.remove()
+
+        await asyncio.gather(*(again() for _ in range(4)))
+        await pool.close()
         assert server.left() == []
 
-    within(server, body)
+    asyncio.run(main())
 
 
 def test_many_sandboxes_share_few_connections(server: Server) -> None:

@@ -41,6 +41,8 @@ open_images = apptainer_images.open_images
 
 _IMAGE_FAULT = re.compile(r"image format not recognized|could not open image|while loading image", re.IGNORECASE)
 """Words of Apptainer for an image that is none."""
+_NO_SHELL = "executable file not found"
+"""Its words for a program that the image does not hold."""
 
 
 class Apptainer:
@@ -57,7 +59,12 @@ class Apptainer:
         if not program:
             raise SandboxError(apptainer_images.NO_PROGRAM)
         machine = await self._start_some_way(program, path)
-        return await open_remote(machine, {**machine.describe(), "image": image})
+        try:
+            return await open_remote(machine, {**machine.describe(), "image": image})
+        except SandboxError as error:
+            if _NO_SHELL in str(error):
+                raise ImageError(f"image {image!r} has no `sh`, which a sandbox needs: {error}") from error
+            raise
 
     async def close(self) -> None:
         """Nothing is held."""

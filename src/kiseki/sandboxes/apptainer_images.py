@@ -43,7 +43,9 @@ _PASSING = re.compile(
 )
 """Words of Apptainer for what another try may get over. They are Go's network library's and registries' own."""
 _LINE = re.compile(rb"[\r\n]+")
-_PREFIX = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^(?:DEBUG|VERBOSE|INFO|WARNING|ERROR|FATAL):\s*", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LEVEL = re.compile(r"^(?:DEBUG|VERBOSE|INFO|WARNING|ERROR|FATAL)\s*:\s*")
+_PROGRESS = re.compile(r"^(?:DEBUG|VERBOSE|INFO|WARNING)\s*:|\d%")
 
 
 def program() -> str:
@@ -80,9 +82,10 @@ def find(image: str) -> Path:
 
 
 def cleaned(words: str) -> str:
-    """Words of Apptainer's stderr without its colours and levels, in one line; where it says what was fatal, that alone."""
-    fatal = [line for line in words.splitlines() if line.lstrip("\x1b[0123456789m").startswith("FATAL:")]
-    return " ".join(_PREFIX.sub("", "\n".join(fatal) or words).split())[-WORDS_CHARS:]
+    """What went wrong, of Apptainer's stderr: one line, without colours, levels, and what it said of how it goes."""
+    lines = [_COLOUR.sub("", line).strip() for line in re.split(r"[\r\n]+", words)]
+    wrong = [_LEVEL.sub("", line) for line in lines if not _PROGRESS.search(line)]
+    return " ".join(" ".join(wrong).split())[-WORDS_CHARS:]
 
 
 class Images:
@@ -144,13 +147,13 @@ class Images:
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
             )
             self._pulls.add(process)
+        assert process.stderr
         words, line = bytearray(), b""
         try:
-            assert process.stderr
             while data := os.read(process.stderr.fileno(), 65_536):
                 words = (words + data)[-65_536:]
                 *lines, line = _LINE.split(line[-4096:] + data)
-                if shown := [text for each in lines if (text := cleaned(each.decode(errors="replace")))]:
+                if shown := [text for each in lines if (text := _told(each))]:
                     tell(Pull(words=shown[-1]))
             return process.wait(), words.decode(errors="replace")
         finally:
@@ -172,6 +175,11 @@ class Images:
                     if self._closed.wait(LOCK_WAIT):
                         raise ImageError(f"the pull into {target} was stopped") from None
             yield
+
+
+def _told(line: bytes) -> str:
+    """A line of a pull's stderr, for the screen."""
+    return _LEVEL.sub("", _COLOUR.sub("", line.decode(errors="replace")).strip())[:WORDS_CHARS]
 
 
 def open_images(_: SandboxSettings) -> Images:

@@ -32,8 +32,6 @@ STATUS_PAUSE = 0.05
 """Seconds between questions for a program's exit status: engines close its output a few milliseconds before they know it."""
 DEATH_ROUNDS = 10
 """As many pauses as above until a container whose program was cut off says that it is dead, if it is."""
-REAP_ANSWER_TIMEOUT = 5.0
-"""Seconds; an engine that is there says its version in milliseconds."""
 REAP_THREADS = 16
 
 
@@ -57,7 +55,7 @@ def open_images(settings: SandboxSettings) -> ImageStore:
 
 
 def reap(settings: SandboxSettings) -> int:
-    with contextlib.closing(Engine(settings.backend, answer_timeout=REAP_ANSWER_TIMEOUT)) as engine:
+    with contextlib.closing(Engine(settings.backend)) as engine:
         label = folders.clean_label(settings.label)
         found = [
             container["Id"]
@@ -70,7 +68,7 @@ def reap(settings: SandboxSettings) -> int:
 
 
 def left_over(settings: SandboxSettings) -> list[LeftOver]:
-    with contextlib.closing(Engine(settings.backend, answer_timeout=REAP_ANSWER_TIMEOUT)) as engine:
+    with contextlib.closing(Engine(settings.backend)) as engine:
         return [
             LeftOver(
                 label=(labels := container["Labels"])[create.LABEL],

@@ -18,8 +18,8 @@ import msgspec
 
 from kiseki.errors import SandboxError, UsageError
 
-ANSWER_TIMEOUT = 10.0
-"""Seconds in which an engine that is there says its version."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds in which an engine that is there says its version: milliseconds, unless it starts a hundred containers meanwhile."""
 CALL_TIMEOUT = 120.0
 """Seconds for any other answer: an engine that starts a hundred containers at once answers late, one that hangs never does."""
 THREADS = 32
@@ -43,12 +43,10 @@ class Abilities(msgspec.Struct, frozen=True):
 class Engine:
     """Safe to use from several threads; connects when it is first needed."""
 
-    def __init__(self, kind: str, *, answer_timeout: float = ANSWER_TIMEOUT, call_timeout: float = CALL_TIMEOUT) -> None:
+    def __init__(self, kind: str) -> None:
         """`kind` is "docker" or "podman"."""
         self.kind = kind
         self.abilities = Abilities()
-        self._answer_timeout = answer_timeout
-        self._call_timeout = call_timeout
         self._client: Any = None
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=kind)
@@ -58,7 +56,7 @@ class Engine:
         """docker-py's low-level one; blocks at first. Raises SandboxError where no engine answers, UsageError without it."""
         with self._lock:
             if self._client is None:
-                self._client = _connect(self.kind, self._answer_timeout, self._call_timeout)
+                self._client = _connect(self.kind)
             return self._client
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
@@ -133,10 +131,12 @@ def _innermost(error: BaseException) -> str:
     for found in reversed(seen):
         if isinstance(found, OSError) and found.strerror:
             return found.strerror
+        if isinstance(found, TimeoutError):
+            return "it took too long"
     return str(error)
 
 
-def _connect(kind: str, answer_timeout: float, call_timeout: float) -> Any:
+def _connect(kind: str) -> Any:
     try:
         import docker
         from docker.errors import DockerException
@@ -152,7 +152,7 @@ def _connect(kind: str, answer_timeout: float, call_timeout: float) -> Any:
         )
 
     def make(version: str) -> Any:
-        options = {"version": version, "timeout": answer_timeout, "max_pool_size": THREADS}
+        options = {"version": version, "timeout": ANSWER_TIMEOUT, "max_pool_size": THREADS}
         client = (docker.DockerClient(base_url=host, **options) if kind == "podman" else docker.from_env(**options)).api
         # A CA bundle that the environment names for the web must not stand in for the engine's own.
         client.trust_env = not isinstance(client.verify, str)
@@ -166,7 +166,7 @@ def _connect(kind: str, answer_timeout: float, call_timeout: float) -> Any:
     except (DockerException, RequestException, OSError, ValueError, KeyError) as error:
         start = PODMAN_START if kind == "podman" else DOCKER_START
         raise SandboxError(f"no {kind} engine answers at {host or 'the default socket'}: {reason(error)}; {start}") from error
-    client.timeout = call_timeout
+    client.timeout = CALL_TIMEOUT
     for scheme in ("http://", "https://"):  # docker-py sizes the pools of unix sockets alone.
         if scheme in client.adapters:
             client.mount(scheme, HTTPAdapter(pool_maxsize=THREADS))

@@ -14,14 +14,16 @@ from kiseki.sandboxes.settings import Pull
 PULL_TIMEOUT = 600.0
 """Seconds without a word from the engine: it says how far each layer is several times a second, but is silent while a registry
 hangs, and while Podman unpacks."""
+_NO_NAME = ("invalid reference", "must be lowercase", "invalid tag")
+"""In the words for what can be no image's name; Podman has them under status 500."""
 _FINAL = (
+    *_NO_NAME,
     "not found",
     "manifest unknown",
     "denied",
     "unauthorized",
     "does not exist",
     "no such image",
-    "invalid reference",
     "name unknown",
 )
 """In the words of failures that another try does not mend."""
@@ -41,9 +43,10 @@ class EngineImages:
         try:
             self._engine.call("inspect_image", image)
         except APIError as error:
-            if status(error) in (400, 404):  # 400: no name that an image can have. The pull says so.
+            said = reason(error)
+            if status(error) == 404 or any(words in said for words in _NO_NAME):  # The pull says so.
                 return False
-            raise SandboxError(f"{self._engine.kind}: {reason(error)}") from error
+            raise SandboxError(f"{self._engine.kind}: {said}") from error
         return True
 
     def pull(self, image: str, tell: Callable[[Pull], None]) -> None:

@@ -18,17 +18,22 @@ class Job:
         self.mark = f"printf '\\036{nonce}%s\\000' \"$?\""
         self.status: int | None = None
         self.output = bytearray()
+        self.begun = False
+        """Its shell has read it. Of a job by `text`."""
         self.full = False
         """There was more than `max_output`: it is not waited for."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._max_output = max_output
         self._search = MarkerSearch(b"\x1e" + nonce.encode())
+        self._begin: MarkerSearch | None = None
         self._stream: Stream | None = None
 
     def text(self, stdin: bytes) -> bytes:
         """The script, with its input."""
         source, target = (f"{printing(stdin)} | ", "") if stdin else ("", " </dev/null")
-        return f"{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode()
+        nonce = secrets.token_hex(8)
+        self._begin = MarkerSearch(b"\x1e" + nonce.encode())
+        return f"printf '\\036{nonce}\\000'\n{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode()
 
     def follow(self, stream: Stream) -> None:
         self._stream = stream
@@ -42,6 +47,9 @@ class Job:
             self._stream = None
 
     def _take(self, data: bytes) -> None:
+        if self._begin and not self.begun:
+            data = self._begin.feed(data) + self._begin.rest
+            self.begun = self._begin.note is not None
         room = self._max_output - len(self.output)
         data = self._search.feed(data)
         self.output += data[:room]

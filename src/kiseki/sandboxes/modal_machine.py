@@ -24,7 +24,7 @@ PULSE = 120.0
 REMOVE_SECONDS = 30.0
 EXIT_SECONDS = 10.0
 """From the end of a program's output to its exit status."""
-QUIET_SECONDS = 0.5
+QUIET_SECONDS = 2.0
 """A program is over, and something else still holds its stdout: after so long without output, nothing more of its own comes."""
 HELD_BYTES = 1 << 20
 """Read ahead while nobody follows. Then the stream is left, to be taken up again at that place: data that nobody takes would
@@ -35,13 +35,14 @@ SEND_BYTES = 1 << 20
 
 def first_program(silence: int = SILENCE) -> list[str]:
     """What an instance runs: it waits for words from the owner, and ends without them."""
-    # With builtins alone: neither a fork bomb nor `kill -9 -1` inside ends it. dash's `read` has no limit, but where dash is
-    # /bin/sh there is usually bash too. An stdin that was never open says nothing about the owner.
+    # With builtins alone, and deaf to signals: neither a fork bomb nor a `kill` inside ends it. dash's `read` has no limit, but
+    # where dash is /bin/sh there is usually bash too. An stdin that was never open says nothing about the owner.
     last = "while sleep 3600; do :; done"
     listen = (
         f"began=$(date +%s); while read -r -t {silence} pulse; do :; done; [ $(($(date +%s)-began)) -lt {silence} ] || exit 0"
     )
     script = (
+        "trap '' HUP INT QUIT ALRM TERM USR1 USR2\n"
         f"if command -v bash >/dev/null 2>&1; then exec bash -c '{listen}; {last}'; fi\n"
         f"if (echo | read -r -t 1 pulse) 2>/dev/null; then {listen}; fi\n{last}"
     )

@@ -42,7 +42,9 @@ _BOOT = 'IFS= read -r kiseki; eval "$kiseki"'
 """Silent until it is spoken to, and takes not a byte more than its line: what comes after it is for the shell that it becomes."""
 _HOME = ': "${HOME:=/}"; mkdir -p "$HOME" 2>/dev/null; cd "$HOME" 2>/dev/null || { HOME=/tmp; cd /tmp; }; export HOME'
 _FIND_BASH = "kiseki_shell=sh; command -v bash >/dev/null 2>&1 && kiseki_shell=bash"
-_BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(INTERACTIVE['bash'])}; exec {shlex.join(INTERACTIVE['sh'])}"
+_BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(INTERACTIVE['bash'])}; exec sh"
+"""The session shell. `sh` is not interactive: busybox's would read its lines through stdio, so that a job's end counts as the end
+of its input and the applets that it runs find its next line in their stdin. Under `command eval` no error ends it either."""
 _HELLO = r"""printf '\036%s%s:%s:%s\000' @nonce@ "$$" "${kiseki_shell-}" "$HOME" """
 _CLOCK = (
     r"""read -r KISEKI_UP KISEKI_IDLE </proc/uptime; printf '\036%s%s\000' @nonce@ "$KISEKI_UP"; unset KISEKI_UP KISEKI_IDLE"""
@@ -86,6 +88,8 @@ class _Shell:
     def __init__(self, stream: Stream, said: str) -> None:
         pid, self.kind, self.home = said.split(":", 2)
         self.stream = stream
+        self.kept = False
+        """It has done a job before, and may have died since without our knowing."""
         self.pid = int(pid)
 
 
@@ -218,10 +222,13 @@ class RemoteSupervisor:
             elif alone or job.status is None or len(self._idle) >= IDLE_RUNNERS:
                 stream.close()
             else:
+                runner.kept = True
                 self._idle.append(runner)
         if job.status is None and not job.full:
             if self.dead or stream.exited.done():
                 await self._check()
+                if runner.kept and not job.begun:
+                    return await self.run(script, stdin, max_output, timeout)
                 return KILLED, bytes(job.output), False
             return TIMED_OUT, bytes(job.output), False
         return (KILLED if job.status is None else job.status), bytes(job.output[:max_output]), job.full

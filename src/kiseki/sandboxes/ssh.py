@@ -65,8 +65,8 @@ for round in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   said=$(mkdir -p "$base" 2>&1); [ -e "$base" ] || [ -L "$base" ] || continue
   is_ours || { echo "${said:-$base belongs to someone else}"; exit 1; }
   chmod 700 "$base" 2>/dev/null
-  said=$(mkdir -p "$new/home" "$new/tmp" && printf %s {owner} >"$new/owner" && mkdir -p "$base/{label}" &&
-    mv "$new" "$base/{label}/{name}") && { cd "$base/{label}/{name}" && pwd -P; exit; }
+  said=$({ mkdir -p "$new/home" "$new/tmp" && printf %s {owner} >"$new/owner" && mkdir -p "$base/{label}" &&
+    mv "$new" "$base/{label}/{name}"; } 2>&1) && { cd "$base/{label}/{name}" && pwd -P; exit; }
   rm -rf "$new"
 done
 echo "${said:-its folder cannot be made}"; exit 1
