@@ -128,7 +128,7 @@ def test_a_file_that_is_no_image(fake: Apptainer) -> None:
 
 def test_an_image_without_a_shell(fake: Apptainer) -> None:
     image = unpacked(engines.noshell_root(), fake.folder / "noshell")
-    with pytest.raises(SandboxError, match='"sh": executable file not found'):
+    with pytest.raises(ImageError, match='"sh": executable file not found'):
         asyncio.run(backend.open_backend(settings()).open(image))
     assert nothing_left()
 
@@ -319,7 +319,8 @@ def test_memory_and_processes_are_bounded_by_our_own_group(fake: Apptainer) -> N
         assert await out(box, "echo alive") == "alive\n"
         bomb = await box.exec("sh -c 'f() { f | f & }; f; sleep 1'; echo over", timeout=SECONDS)
         assert "over" in bomb.output or "can't fork" in bomb.output
-        assert await out(box, "echo alive") == "alive\n"
+        # The bomb's own words may come first.
+        assert (await out(box, "echo alive")).endswith("alive\n")
 
     within(fake.image, body)
 

@@ -31,6 +31,9 @@ CALL_TIMEOUT = 120.0
 """Seconds for one call of the program. Starting takes a fraction of one, but without FUSE it unpacks the image first."""
 STOP_TIMEOUT = 20.0
 """Seconds for `instance stop --force`, which takes less than one."""
+DEATH_ROUNDS = 10
+DEATH_PAUSE = 0.02
+"""Seconds between looks whether the instance is gone: its first process is the last in it to go, after those that we hear of."""
 LEAST_OVERLAY_MB = 64
 """`overlay create` refuses less."""
 ROOT_CAPABILITIES = (
@@ -125,7 +128,11 @@ class Instance:
         return stream
 
     async def why_dead(self) -> str:
-        return "" if self._runs() else "the instance is gone: its first process was killed, or somebody stopped it"
+        for _ in range(DEATH_ROUNDS):
+            if not self._runs():
+                return "the instance is gone: its first process was killed, or somebody stopped it"
+            await asyncio.sleep(DEATH_PAUSE)
+        return ""
 
     async def restart(self) -> bool:
         try:

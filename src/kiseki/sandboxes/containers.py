@@ -91,7 +91,7 @@ class ContainerBackend:
             made = await engine.run(create.create, engine, settings, image, name)
         except BaseException:
             # Also where the engine did not say so, a container may be there.
-            await _finish(asyncio.to_thread(_remove_quietly, engine, name))
+            await settled(asyncio.ensure_future(asyncio.to_thread(_remove_quietly, engine, name)))
             raise
         container = Container(engine, made, settings)
         return await open_remote(container, made.description, watch=container.watch)
@@ -112,6 +112,7 @@ class Container:
         self._memory = settings.limits.memory_mb
         self._disk = DiskWatch(engine, made, settings.limits.disk_mb) if made.watched else None
         self._watching: asyncio.Task[None] | None = None
+        self._removed = False
 
     def watch(self, exceeded: Exceeded) -> None:
         if self._disk:
@@ -132,6 +133,7 @@ class Container:
         return await self._engine.run(self._restart)
 
     async def remove(self) -> None:
+        self._removed = True
         if self._watching:
             self._watching.cancel()
         await self._engine.run(create.remove, self._engine, self._name)
@@ -183,6 +185,8 @@ class Container:
 
     async def _status(self, program: str) -> int:
         for _ in range(STATUS_ROUNDS):
+            if self._removed:  # Its programs end by that, and nobody waits for their status.
+                break
             status = await self._engine.run(self._inspect_program, program)
             if status is not None:
                 return status
@@ -196,10 +200,6 @@ class Container:
                 return died
             await asyncio.sleep(STATUS_PAUSE)
         return ""
-
-
-async def _finish(work: Any) -> None:
-    await settled(asyncio.ensure_future(work))
 
 
 def _remove_quietly(engine: Engine, name: str) -> None:

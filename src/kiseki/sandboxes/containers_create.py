@@ -91,7 +91,7 @@ def create(engine: Engine, settings: SandboxSettings, image: str, name: str) -> 
         folder="" if folder == "/" else folder,
         layer=((found.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         watched=not abilities.sizes,
-        description=_describe(engine.kind, image, settings.limits, abilities),
+        description=_describe(engine.kind, image, settings.limits, abilities, found.get("HostConfig") or {}),
     )
 
 
@@ -171,14 +171,15 @@ def _create(engine: Engine, settings: SandboxSettings, image: str, name: str, ab
     )
 
 
-def _describe(kind: str, image: str, limits: Limits, abilities: Abilities) -> dict[str, str]:
+def _describe(kind: str, image: str, limits: Limits, abilities: Abilities, held: dict[str, Any]) -> dict[str, str]:
+    """`held`: what the engine says of the container; a limit that its platform cannot enforce is zero there."""
     return {
         "backend": kind,
         "isolation": "container: own file system, processes" + ("" if limits.network else ", network"),
         "network": "the engine's default" if limits.network else "none",
         "disk": f"{limits.disk_mb} MB" if abilities.sizes else f"{limits.disk_mb} MB, watched",
-        "memory": f"{limits.memory_mb} MB",
-        "cpus": f"{limits.cpus:g}",
-        "processes": f"{limits.processes}",
+        "memory": f"{limits.memory_mb} MB" if held.get("Memory") else "not limited",
+        "cpus": f"{limits.cpus:g}" if held.get("NanoCpus") or held.get("CpuQuota") else "not limited",
+        "processes": f"{limits.processes}" if held.get("PidsLimit") else "not limited",
         "image": image,
     }

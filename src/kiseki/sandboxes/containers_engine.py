@@ -92,14 +92,17 @@ class Engine:
 
 
 async def settled(future: asyncio.Future[Any]) -> None:
-    """Wait until it is done, however often this is cancelled: for clearing up. Its result or error is left alone."""
+    """Wait until it is done, and be cancelled only then: for clearing up. Its result or error is left alone."""
+    cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
+        except asyncio.CancelledError as error:
+            cancelled = error
     if not future.cancelled():
         future.exception()
+    if cancelled:
+        raise cancelled
 
 
 def reason(error: BaseException) -> str:

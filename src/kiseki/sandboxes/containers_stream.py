@@ -19,6 +19,8 @@ from kiseki.sandboxes.pipes import READ_SIZE
 
 HELD_LIMIT = 65_536
 """Bytes read ahead while nobody follows, so that the end of a quiet program is noticed; as much as a pipe holds."""
+KEEPALIVE_SECONDS = 60
+"""Of silence before a connection is probed: routers forget idle ones after five minutes and more."""
 _HEADER = 8
 _STDOUT = 1
 _LAST_STREAM = 3  # Newer engines have one for their own errors.
@@ -67,6 +69,9 @@ class Connection:
         self._kept = wrapper  # With the response that hangs on it: the socket is closed when that is collected.
         self.socket: socket.socket = getattr(wrapper, "_sock", wrapper)
         self.socket.setblocking(False)
+        if self.socket.family != socket.AF_UNIX:  # What is idle while a model thinks must not be forgotten on the way.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
         self.early = b""
         """What the HTTP client read past the headers."""
         with contextlib.suppress(ssl.SSLWantReadError):  # Non-blocking, this reads no more than what is there.
