@@ -10,7 +10,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 INTERACTIVE = {"bash": ["bash", "--noprofile", "--norc", "--noediting", "+H", "-i"], "sh": ["sh", "-i"]}
-"""A session shell, by its kind. It talks on pipes, not on a terminal."""
+"""Shells that no error ends, by their kind. They talk on pipes, not on a terminal."""
+SESSION = {"bash": INTERACTIVE["bash"], "sh": ["sh"]}
+"""A session shell, by its kind. `sh` is not interactive: busybox's would read its lines through stdio, so that a job's end counts as
+the end of its input and the applets that it runs find its next line in their stdin. Under `command eval` no error ends it either."""
 QUIET = {"bash": "set +o history", "sh": ":"}
 """A line that keeps an interactive shell from remembering its lines."""
 
@@ -43,7 +46,7 @@ class Supervisor(Protocol):
     """Why nothing can run any more; empty while it can."""
 
     async def open_session(self) -> Program | None:
-        """A session shell (`INTERACTIVE`), in any folder; None when no process is to be had. Raises SandboxError when dead."""
+        """A session shell (`SESSION`), in any folder; None when no process is to be had. Raises SandboxError when dead."""
         ...
 
     def began(self, session: Program) -> None:

@@ -22,7 +22,7 @@ from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
 from kiseki.sandboxes.jobs import Job
 from kiseki.sandboxes.machine import Machine, Stream
 from kiseki.sandboxes.pipes import MarkerSearch
-from kiseki.sandboxes.programs import INTERACTIVE, Program
+from kiseki.sandboxes.programs import SESSION, Program
 from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
 
 OPEN_TIMEOUT = 60.0
@@ -42,9 +42,7 @@ _BOOT = 'IFS= read -r kiseki; eval "$kiseki"'
 """Silent until it is spoken to, and takes not a byte more than its line: what comes after it is for the shell that it becomes."""
 _HOME = ': "${HOME:=/}"; mkdir -p "$HOME" 2>/dev/null; cd "$HOME" 2>/dev/null || { HOME=/tmp; cd /tmp; }; export HOME'
 _FIND_BASH = "kiseki_shell=sh; command -v bash >/dev/null 2>&1 && kiseki_shell=bash"
-_BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(INTERACTIVE['bash'])}; exec sh"
-"""The session shell. `sh` is not interactive: busybox's would read its lines through stdio, so that a job's end counts as the end
-of its input and the applets that it runs find its next line in their stdin. Under `command eval` no error ends it either."""
+_BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(SESSION['bash'])}; exec {shlex.join(SESSION['sh'])}"
 _HELLO = r"""printf '\036%s%s:%s:%s\000' @nonce@ "$$" "${kiseki_shell-}" "$HOME" """
 _CLOCK = (
     r"""read -r KISEKI_UP KISEKI_IDLE </proc/uptime; printf '\036%s%s\000' @nonce@ "$KISEKI_UP"; unset KISEKI_UP KISEKI_IDLE"""

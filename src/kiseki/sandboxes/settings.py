@@ -77,5 +77,5 @@ class ImageStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go, at once, also while pulls are under way in other threads (after an interrupt): they end, or with this process."""
+        """Let go at once, also while pulls are under way in other threads (after an interrupt)."""
         ...

@@ -26,7 +26,7 @@ from kiseki.errors import SandboxError
 from kiseki.sandboxes import processes
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
 from kiseki.sandboxes.pipes import Writer, read_some, waiting_bytes
-from kiseki.sandboxes.programs import INTERACTIVE, Program
+from kiseki.sandboxes.programs import SESSION, Program
 
 RUN_COOKIE = "KISEKI_RUN"
 """Marks the processes of one program outside the session, also those that left its process tree."""
@@ -161,7 +161,7 @@ class HostSupervisor:
         self.process.stderr.close()
 
     async def open_session(self) -> Program | None:
-        return self._spawn(self.command(INTERACTIVE[self.shell]), stdin=True, cookie=False)
+        return self._spawn(self.command(SESSION[self.shell]), stdin=True, cookie=False)
 
     async def run(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
         program = self._spawn(script, stdin=bool(stdin))
