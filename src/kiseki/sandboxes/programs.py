@@ -12,8 +12,9 @@ from typing import Protocol
 INTERACTIVE = {"bash": ["bash", "--noprofile", "--norc", "--noediting", "+H", "-i"], "sh": ["sh", "-i"]}
 """Shells that no error ends, by their kind. They talk on pipes, not on a terminal."""
 SESSION = {"bash": INTERACTIVE["bash"], "sh": ["sh"]}
-"""A session shell, by its kind. `sh` is not interactive: busybox's would read its lines through stdio, so that a job's end counts as
-the end of its input and the applets that it runs find its next line in their stdin. Under `command eval` no error ends it either."""
+"""A session shell, by its kind. `sh` is not interactive: busybox's would read its lines through stdio, so that a job's end counts
+as the end of its input, and the applets that it runs find its next line in their stdin. Under `command eval` no error ends it
+either."""
 QUIET = {"bash": "set +o history", "sh": ":"}
 """A line that keeps an interactive shell from remembering its lines."""
 
