@@ -69,8 +69,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that it says are in force. False of a stand-in that only records them."""
     many: int = 10
     """Sandboxes that open at once where a test wants to see races: as many as take about a second."""
-    long_line: int = 1_000_000_000
-    """Bytes."""
+    long_line: int = 200_000_000
+    """Bytes of a line: what takes some seconds; a gigabyte on two."""
     held_bytes: int = 40_000_000
     """Most that this process holds of a command's output, whatever its size."""
 
@@ -101,10 +101,9 @@ def _runs(pid: int) -> bool:
 
 
 def _kill_all(label: str) -> None:
-    """What is marked, and what that started: in namespaces it has another environment."""
-    marked = processes.marked(*folders.cookies(label))
-    below = {pid for top in marked for pid in processes.descendants(top)}
-    processes.send({*marked, *below}, signal.SIGKILL)
+    """The oldest first, so that none is left to tell of another's death as if it were a command's."""
+    found = {pid: process for pid in processes.marked(*folders.cookies(label)) if (process := processes.look(pid))}
+    processes.send(sorted(found, key=lambda pid: (found[pid].started, pid)), signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -122,6 +121,7 @@ def _bubblewrap() -> Iterator[Place]:
         kill=_kill_all,
         bad_folders={"/usr/newdir": f"'/usr/newdir' cannot be made in the sandbox: {READ_ONLY}", "/etc/passwd": "File exists"},
         host_network=True,
+        long_line=1_000_000_000,
     )
 
 
@@ -150,7 +150,8 @@ def _engine(kind: str) -> Iterator[Place]:
             bare_image=engines.NOSHELL,
             bad_folders={"/proc/newdir": "cannot be made in the sandbox", "/etc/passwd": "File exists"},
             variables=frozenset({"HOSTNAME", "container"}),
-            many=4,
+            many=3,
+            long_line=1_000_000_000 if kind == "docker" else 200_000_000,
         )
         api.close()
 
@@ -176,7 +177,7 @@ def _apptainer() -> Iterator[Place]:
             bad_folders={"/proc/newdir": "cannot be made in the sandbox", "/etc/passwd": "File exists"},
             variables=APPTAINERS_OWN,
             host_network=True,
-            many=4,
+            many=2,
         )
 
 

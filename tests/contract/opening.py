@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 from contract.backends import Place
@@ -61,6 +61,24 @@ def within(
     async def main() -> None:
         async with sandbox(place, limits=limits, image=image, cwd=cwd) as box:
             await body(box)
+
+    asyncio.run(main())
+
+
+def within_each(place: Place, body: Callable[[Sandbox], Awaitable[None]], folders: Iterable[str]) -> None:
+    """Run `body` with an open sandbox for each of these working folders."""
+
+    async def main() -> None:
+        async with sandboxes(settings(place)) as opener:
+
+            async def one(cwd: str) -> None:
+                box = await opener.open(cwd=cwd)
+                try:
+                    await body(box)
+                finally:
+                    await box.close()
+
+            await asyncio.gather(*map(one, folders))
 
     asyncio.run(main())
 

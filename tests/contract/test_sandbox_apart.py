@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from contract.backends import APART, WITH_IMAGES, WITHOUT_IMAGES, Place, only
-from contract.opening import LABEL, out, sandbox, sandboxes, settings, sh, within
+from contract.opening import LABEL, out, sandbox, sandboxes, settings, sh, within, within_each
 
 from kiseki.errors import ImageError, UsageError
 from kiseki.sandboxes.base import Limits, Sandbox
@@ -26,34 +26,32 @@ def test_cwd_is_made(place: Place) -> None:
         assert (await out(box, "pwd")).endswith("/project/re po\n")
         assert (await out(box, "touch x && ls")) == "x\n"
 
-    for cwd in ("/project/re po", "project/re po", "~/project/re po", "/../project/./re po/"):
-        within(place, body, cwd=cwd)
+    within_each(place, body, ("/project/re po", "project/re po", "~/project/re po", "/../project/./re po/"))
 
 
 def test_cwd_starts_at_the_home_folder(place: Place) -> None:
     async def body(box: Sandbox) -> None:
         assert await out(box, '[ "$PWD" = ~/sub ] && echo there; ls -A ~') == "there\nsub\n"
 
-    within(place, body, cwd="~/sub")
-    within(place, body, cwd="sub")
+    within_each(place, body, ("~/sub", "sub"))
 
     async def at_home(box: Sandbox) -> None:
         assert await out(box, '[ "$PWD" = ~ ] && echo there; ls -A ~') == "there\n"
 
-    for cwd in ("", "~", "~/", "."):
-        within(place, at_home, cwd=cwd)
+    within_each(place, at_home, ("", "~", "~/", "."))
 
 
 def test_a_cwd_that_cannot_be_is_the_users_error(place: Place) -> None:
-    async def body(_: Sandbox) -> None:
-        raise AssertionError("it opened")
+    async def main() -> None:
+        async with sandboxes(settings(place)) as opener:
+            for cwd, words in {"x" * 300: "File name too long", "a\0b": "NUL", **place.bad_folders}.items():
+                with pytest.raises(UsageError, match=words) as caught:
+                    await opener.open(cwd=cwd)
+                assert not caught.value.retryable
+                assert "\n" not in str(caught.value)
+            assert place.traces(LABEL) == []
 
-    for cwd, words in {"x" * 300: "File name too long", "a\0b": "NUL", **place.bad_folders}.items():
-        with pytest.raises(UsageError, match=words) as caught:
-            within(place, body, cwd=cwd)
-        assert not caught.value.retryable
-        assert "\n" not in str(caught.value)
-    assert place.traces(LABEL) == []
+    asyncio.run(main())
 
 
 # The image

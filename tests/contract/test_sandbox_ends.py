@@ -83,7 +83,7 @@ def test_closing_while_it_opens_leaves_nothing(place: Place) -> None:
             begin = time.monotonic()
             await (await opener.open()).close()
             usual = time.monotonic() - begin
-            for part in (0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+            for part in (0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8):
                 task = asyncio.create_task(opener.open())
                 await asyncio.sleep(part * usual)
                 if task.cancel():

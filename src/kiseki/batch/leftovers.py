@@ -15,6 +15,7 @@ import msgspec
 from kiseki.errors import SandboxError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import LOCK_NAME
+from kiseki.sandboxes import owners
 from kiseki.sandboxes.factory import LEAVES_MORE
 from kiseki.sandboxes.reaper import reap, reap_orphans
 from kiseki.sandboxes.settings import SandboxSettings
@@ -45,7 +46,8 @@ def owned(ledger: Ledger, settings: SandboxSettings) -> SandboxSettings:
     trace = _trace(ledger)
     number = ledger.folder.stat().st_ino
     label = hashlib.blake2b(f"{trace.id} {number}".encode(), digest_size=6).hexdigest()
-    return msgspec.structs.replace(settings, label=label, owner=str((ledger.folder / LOCK_NAME).resolve()))
+    lock = str((ledger.folder / LOCK_NAME).resolve())
+    return msgspec.structs.replace(settings, label=label, owner=owners.of_this_process(lock))
 
 
 def clear(ledger: Ledger, settings: SandboxSettings, say: Callable[[str], None]) -> None:

@@ -1,12 +1,48 @@
-"""One script at a time in a shell that reads from a stream: its text with an end marker, its output up to there, its status."""
+"""What is said to a shell that reads from a stream: a question, or a job, whose output ends at a marker with its status."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from typing import Any
 
 from kiseki.sandboxes.machine import Stream
 from kiseki.sandboxes.pipes import MarkerSearch
+
+ANSWER_LIMIT = 500
+"""Characters of what a shell said in the place of an answer."""
+
+
+class NoAnswerError(Exception):
+    """A shell that didn't start, or is none; with its words."""
+
+
+async def ask(stream: Stream, line: str, timeout: float, given_up: asyncio.Future[None]) -> str:
+    """Send a line whose `@nonce@` makes the shell answer with a note.
+
+    Raises NoAnswerError with what it said instead, when it ends, within `timeout` seconds or when `given_up` is done.
+    """
+    nonce = secrets.token_hex(8)
+    search, before = MarkerSearch(b"\x1e" + nonce.encode()), bytearray()
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(data: bytes) -> None:
+        before.extend(search.feed(data)[: ANSWER_LIMIT - len(before)])
+        if search.note is not None and not over.done():
+            stream.unfollow()
+            over.set_result(None)
+
+    stream.follow(take)
+    stream.write(line.replace("@nonce@", nonce).encode() + b"\n")
+    ends: list[asyncio.Future[Any]] = [over, stream.exited, given_up]
+    try:
+        await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stream.unfollow()
+    if search.note is None:
+        words = " ".join((bytes(before) + search.held()).decode(errors="replace").split())
+        raise NoAnswerError(words[:ANSWER_LIMIT] or "it ended at once or does not answer")
+    return search.note.decode(errors="surrogateescape")
 
 
 class Job:
@@ -33,7 +69,9 @@ class Job:
         source, target = (f"{printing(stdin)} | ", "") if stdin else ("", " </dev/null")
         nonce = secrets.token_hex(8)
         self._begin = MarkerSearch(b"\x1e" + nonce.encode())
-        return f"printf '\\036{nonce}\\000'\n{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode()
+        return f"printf '\\036{nonce}\\000'\n{source}{{\n{self.script}\n}}{target}\n{self.mark}\n".encode(
+            errors="surrogateescape"
+        )
 
     def follow(self, stream: Stream) -> None:
         self._stream = stream

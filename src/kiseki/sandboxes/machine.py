@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-TORN = 255
-"""Exit status of a program whose stream broke off, where nobody can tell its own."""
+from kiseki.sandboxes.base import TORN as TORN
 
 
 class Stream:

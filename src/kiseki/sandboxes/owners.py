@@ -1,9 +1,10 @@
 """Whose sandbox is whose, and whether that one still lives: told by a lock that the kernel drops with its holder.
 
-A label has an owner: the path of a file that the owning process holds an flock on for as long as it lives. For a run that is
-the lock of its ledger; processes whose sandboxes belong to no run make one here. `<base>/.owners/<label>` says who owns the
-folders of a label; backends that make more than folders keep the same with each sandbox: labels of a container, tags, and on a
-remote host that very file.
+A label has an owner: a file that the owning process holds an flock on for as long as it lives. For a run that is the lock of its
+ledger; processes whose sandboxes belong to no run make one here. `<base>/.owners/<label>` says who owns the folders of a label;
+backends that make more than folders keep the same with each sandbox: labels of a container, tags, and on a remote host that very
+file. There, others can write it, and commands too, so no more is done to a file that one names than to look whether it is locked,
+and only where it can be a lock of Kiseki's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -24,12 +26,16 @@ from typing import Literal
 import msgspec
 
 from kiseki.errors import SandboxError
-from kiseki.sandboxes import folders
+from kiseki.sandboxes import folders, processes
 
 FOLDER = ".owners"
 """In the folder of all labels; no label begins with a dot."""
 
-_PROCESS_LABEL = re.compile(r"[a-z]+-(\d+)-[0-9a-f]{8}")
+_PROCESS_LABEL = re.compile(r"[a-z]+-(\d+)-[0-9a-f]{8}", re.ASCII)
+_NAMED = re.compile(r"(/[^\0\ud800-\udfff]*)#([1-9]\d{0,9})\.(\d{1,20})", re.ASCII)
+"""A lock, and the process that held it: its number and when it was started."""
+_LOCK = re.compile(rf"/(?:[^\0\ud800-\udfff]*/)?(?:run\.lock|{_PROCESS_LABEL.pattern})", re.ASCII)
+"""What locks of Kiseki's are called: a ledger's, and those of `hold`."""
 
 _held: dict[str, int] = {}
 """Lock files of this process, each with its descriptor."""
@@ -41,11 +47,12 @@ class Owner(msgspec.Struct, frozen=True):
     machine: str = ""
     """`machine_id()` of where `file` is; "" where it is not known, as below."""
     file: str = ""
-    """`SandboxSettings.owner`."""
+    """`SandboxSettings.owner`: the lock's path, which of a run has the process behind it, as `of_this_process` says it."""
 
 
 State = Literal["alive", "dead", "elsewhere", "unknown"]
-"""Of an owner. `elsewhere`: on another machine, so that nothing can be told from here. `unknown`: nobody wrote down who it is."""
+"""Of an owner. `elsewhere`: on another machine, so that nothing can be told from here. `unknown`: nobody wrote down who it is, or
+somebody else than Kiseki did."""
 
 
 class LeftOver(msgspec.Struct, frozen=True):
@@ -93,10 +100,28 @@ def state(owner: Owner) -> State:
         return "unknown"
     if owner.machine != machine_id():
         return "elsewhere"
+    if not _LOCK.fullmatch(lock_of(owner.file)):
+        return "unknown"
     return "alive" if is_alive(owner.file) else "dead"
 
 
 # ---- the lock -----------------------------------------------------------------------------------------------------------
+
+
+def of_this_process(lock: str) -> str:
+    """The owner that this process is by a lock that it holds elsewhere; "" for one whose path is no text.
+
+    With the process in it: whoever cannot find the file, because it was moved or stands in another mount namespace, can tell.
+    """
+    process = processes.look(os.getpid())
+    named = f"{lock}#{os.getpid()}.{process.started if process else 0}"
+    return named if _NAMED.fullmatch(named) else ""
+
+
+def lock_of(file: str) -> str:
+    """The path in an `Owner.file`."""
+    named = _NAMED.fullmatch(file)
+    return named[1] if named else file
 
 
 def hold(label: str) -> str:
@@ -128,24 +153,26 @@ def _let_go(file: str, pid: int) -> None:
 
 
 def is_alive(file: str) -> bool:
-    """Whether somebody holds this lock, or may: only what is certain counts as dead."""
+    """Whether somebody holds the lock of this `Owner.file`, or may: only what is certain counts as dead."""
     with seized(file) as dead:
         return not dead
 
 
 @contextlib.contextmanager
 def seized(file: str) -> Iterator[bool]:
-    """Whether nobody holds this lock; when so, nobody can take it inside the context, as a run would that goes on meanwhile."""
+    """Whether nobody holds the lock of this `Owner.file`; when so, nobody can take it inside the context, as a run would that goes
+    on meanwhile."""
     descriptor = -1
+    lock = lock_of(file)
     try:
         try:
-            if file not in _held:
-                descriptor = _open(file)
+            if lock not in _held and _LOCK.fullmatch(lock):
+                descriptor = _open(lock)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             dead = descriptor >= 0
         except (FileNotFoundError, NotADirectoryError):
             dead = not _has_process(file)
-        except OSError:  # held; or a file system that cannot tell
+        except (OSError, ValueError):  # held; or a file system that cannot tell; or no lock
             dead = False
         yield dead
     finally:
@@ -153,16 +180,22 @@ def seized(file: str) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def _open(file: str) -> int:
-    how = os.O_CLOEXEC | os.O_NONBLOCK  # not waiting for anything, should it be a pipe
+def _open(lock: str) -> int:
+    """Raises OSError, and ValueError for what is no file: to open a device may do something."""
+    if not stat.S_ISREG(os.lstat(lock).st_mode):
+        raise ValueError(f"{lock} is no lock")
+    how = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # not waiting for anything, should it be a pipe by now
     try:
-        return os.open(file, os.O_RDWR | how)  # which a network file system wants for an exclusive lock
+        return os.open(lock, os.O_RDWR | how)  # which a network file system wants for an exclusive lock
     except PermissionError:
-        return os.open(file, os.O_RDONLY | how)
+        return os.open(lock, os.O_RDONLY | how)
 
 
 def _has_process(file: str) -> bool:
-    """Of a lock that is gone: whether the process that made it runs all the same, so that somebody else removed it."""
+    """Of a lock that is gone: whether the process that held it runs all the same, so that somebody moved or removed it."""
+    if named := _NAMED.fullmatch(file):
+        process = processes.look(int(named[2]))
+        return process is not None and process.running and process.started == int(named[3])
     made_here = _PROCESS_LABEL.fullmatch(Path(file).name)
     return made_here is not None and Path("/proc", made_here[1]).exists()
 

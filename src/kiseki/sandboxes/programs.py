@@ -23,7 +23,7 @@ class Program(Protocol):
     """A running program: bytes in, bytes out."""
 
     exited: asyncio.Future[int]
-    """Its exit status, once everything that it wrote has been handed to whoever follows."""
+    """Its exit status, or `base.TORN`, once everything that it wrote has been handed to whoever follows."""
 
     def write(self, data: bytes) -> None:
         """Send to its stdin, in order, without waiting."""
@@ -82,6 +82,10 @@ class Supervisor(Protocol):
         """Let go of a session that is over."""
         ...
 
+    async def check(self) -> None:
+        """Raise SandboxError when dead."""
+        ...
+
     def command(self, argv: list[str]) -> str:
         """The script that is this program, in a process group of its own where the sandbox can do that."""
         ...
@@ -90,7 +94,7 @@ class Supervisor(Protocol):
         """Run a shell script in the home folder, outside the session; see `base.Sandbox.run`.
 
         Returns status (`TIMED_OUT`, `KILLED` beyond `max_output`, `NOT_STARTED`), stdout, and whether there was more.
-        Raises SandboxError when dead.
+        Raises SandboxError when dead, or when it broke off.
         """
         ...
 

@@ -10,6 +10,7 @@ What a program leaves in the background should let go of its stdout: it would st
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import shlex
 import time
@@ -18,35 +19,35 @@ from typing import Any
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import hunt
-from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
-from kiseki.sandboxes.jobs import Job
+from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN
+from kiseki.sandboxes.jobs import Job, NoAnswerError, ask
 from kiseki.sandboxes.machine import Machine, Stream
-from kiseki.sandboxes.pipes import MarkerSearch
 from kiseki.sandboxes.programs import SESSION, Program
 from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
 
 OPEN_TIMEOUT = 60.0
-"""Seconds for a shell in a running machine to say that it is there."""
+"""Seconds for a shell in a running machine to be started, and as many to say that it is there."""
+CHECK_TIMEOUT = 30.0
+"""Seconds for a machine to say whether it runs."""
 HUNT_TIMEOUT = 20.0
 """Seconds for a hunt: it takes milliseconds, but a machine full of processes at their limits is slow."""
 INLINE_INPUT = 32_768
 """Bytes of a program's input that are part of its script: `sh` reads scripts from a pipe a byte at a time, one per 1 µs."""
 IDLE_RUNNERS = 2
 """Runners that are kept for later."""
-ANSWER_LIMIT = 500
-"""Characters of what a shell said in the place of its greeting."""
 TICKS_PER_SECOND = 100
 """Of process start times in /proc: the same on every Linux, as far as programs are told."""
 
 _BOOT = 'IFS= read -r kiseki; eval "$kiseki"'
 """Silent until it is spoken to, and takes not a byte more than its line: what comes after it is for the shell that it becomes."""
 _HOME = ': "${HOME:=/}"; mkdir -p "$HOME" 2>/dev/null; cd "$HOME" 2>/dev/null || { HOME=/tmp; cd /tmp; }; export HOME'
-_FIND_BASH = "kiseki_shell=sh; command -v bash >/dev/null 2>&1 && kiseki_shell=bash"
+_FIND_BASH = "kiseki_shell=sh; command -v bash >/dev/null 2>&1 && bash -c : 2>/dev/null </dev/null && kiseki_shell=bash"
 _BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(SESSION['bash'])}; exec {shlex.join(SESSION['sh'])}"
 _HELLO = r"""printf '\036%s%s:%s:%s\000' @nonce@ "$$" "${kiseki_shell-}" "$HOME" """
-_CLOCK = (
-    r"""read -r KISEKI_UP KISEKI_IDLE </proc/uptime; printf '\036%s%s\000' @nonce@ "$KISEKI_UP"; unset KISEKI_UP KISEKI_IDLE"""
-)
+_CLOCK = r"""sh -c 'IFS= read -r stat </proc/$$/stat; printf "\036%s%s\000" @nonce@ "$stat"' </dev/null"""
+"""The line of a new process in the process table, which says when it was started. /proc/uptime may be another clock, in LXC."""
+_NO_PROCESS = re.compile("unable to start container process|temporarily unavailable|can't fork|cannot fork|cannot allocate", re.I)
+"""In what engines say where a machine runs and has no process to spare; the first one is runc's, whatever the cause."""
 
 
 async def open_remote(
@@ -74,10 +75,6 @@ async def open_remote(
 
 Exceeded = Callable[[str], Awaitable[None]]
 """Ends all that runs in a sandbox, and tells the model why, in these words. Raises SandboxError."""
-
-
-class _NotOpenedError(Exception):
-    """A shell that didn't start; with its words."""
 
 
 class _Shell:
@@ -120,19 +117,23 @@ class RemoteSupervisor:
             session = await self._open_shell(
                 ["sh", "-c", _BOOT], f"exec 2>&1; {self._prelude()}; {_FIND_BASH}; {_HELLO}; {_BECOME}"
             )
-        except _NotOpenedError as error:
-            await self._check()
+            if not self._clock:
+                await self._set_clock(session.stream)
+        except NoAnswerError as error:
+            await self.check()
             if not self.shell:
                 raise SandboxError(f"no shell starts in the sandbox: {error}") from error
             return None
         self._sessions[session.stream] = session
         self.shell, self.home = session.kind, session.home
-        if not self._clock:
-            asked = time.monotonic()
-            said = await self._ask(session.stream, _CLOCK)
-            answered = time.monotonic()
-            self._clock, self._doubt = float(said or 0) - answered, answered - asked
         return session.stream
+
+    async def _set_clock(self, stream: Stream) -> None:
+        asked = time.monotonic()
+        fields = (await ask(stream, _CLOCK, OPEN_TIMEOUT, self._died)).rpartition(")")[2].split()
+        answered = time.monotonic()
+        started = int(fields[19]) / TICKS_PER_SECOND if len(fields) > 19 and fields[19].isdigit() else 0.0
+        self._clock, self._doubt = started - answered, answered - asked
 
     def began(self, session: Program) -> None:
         self._began = time.monotonic()
@@ -203,8 +204,8 @@ class RemoteSupervisor:
         alone = len(stdin) > INLINE_INPUT
         try:
             runner = await (self._open_alone(job, len(stdin)) if alone else self._runner())
-        except _NotOpenedError:
-            await self._check()
+        except NoAnswerError:
+            await self.check()
             return NOT_STARTED, b"", False
         self._busy.add(runner)
         stream = runner.stream
@@ -223,12 +224,14 @@ class RemoteSupervisor:
                 runner.kept = True
                 self._idle.append(runner)
         if job.status is None and not job.full:
-            if self.dead or stream.exited.done():
-                await self._check()
-                if runner.kept and not job.begun:
-                    return await self.run(script, stdin, max_output, timeout)
-                return KILLED, bytes(job.output), False
-            return TIMED_OUT, bytes(job.output), False
+            await self.check()
+            if not stream.exited.done():
+                return TIMED_OUT, bytes(job.output), False
+            if runner.kept and not job.begun:
+                return await self.run(script, stdin, max_output, timeout)
+            if stream.exited.result() == TORN:
+                raise SandboxError("the connection to the sandbox broke off in the middle of a program")
+            return KILLED, bytes(job.output), False
         return (KILLED if job.status is None else job.status), bytes(job.output[:max_output]), job.full
 
     async def _runner(self) -> _Shell:
@@ -259,7 +262,7 @@ class RemoteSupervisor:
             return
         try:
             runner = await self._runner()
-        except _NotOpenedError as error:
+        except NoAnswerError as error:
             await self._restart(str(error))
             return
         async with self._gate:
@@ -277,7 +280,6 @@ class RemoteSupervisor:
             else:
                 self._idle.append(runner)
         if job.status is None:
-            await self._check()
             await self._restart("what runs in it cannot be killed")
 
     def _runners(self) -> list[int]:
@@ -285,9 +287,11 @@ class RemoteSupervisor:
 
     async def _restart(self, why: str) -> None:
         """No process can be had inside: what is there must go."""
-        await self._check()
+        await self.check()
+        for stream in (*self._sessions, *(runner.stream for runner in self._busy)):
+            stream.ended(KILLED)
         if not await self._machine.restart():
-            await self._check()
+            await self.check()
             raise SandboxError(f"the sandbox takes no more commands: {why}")
 
     def _later(self, kill: Coroutine[Any, Any, None]) -> None:
@@ -309,10 +313,15 @@ class RemoteSupervisor:
 
     # All of it
 
-    async def _check(self) -> None:
-        """Raise SandboxError when the machine is no more."""
-        if not self.dead and (why := await self._machine.why_dead()):
-            self.stop(why)
+    async def check(self) -> None:
+        if not self.dead:
+            try:
+                async with asyncio.timeout(CHECK_TIMEOUT):
+                    why = await self._machine.why_dead()
+            except TimeoutError:
+                why = f"the sandbox's machine did not say within {CHECK_TIMEOUT:g} s whether it runs"
+            if why:
+                self.stop(why)
         if self.dead:
             raise SandboxError(self.dead)
 
@@ -341,44 +350,31 @@ class RemoteSupervisor:
         return f"{exports}{_HOME}"
 
     async def _open_shell(self, argv: list[str], line: str) -> _Shell:
-        """A program that waits for a line and, told so by `_HELLO` in it, greets. Raises `_NotOpenedError`."""
+        """A program that waits for a line and, told so by `_HELLO` in it, greets.
+
+        Raises `NoAnswerError` where the machine runs and has no process to spare, SandboxError otherwise.
+        """
         async with self._gate:
             try:
-                stream = await self._machine.open(argv)
+                async with asyncio.timeout(OPEN_TIMEOUT):
+                    stream = await self._machine.open(argv)
+            except TimeoutError as error:
+                await self.check()
+                raise SandboxError(f"no program was started in the sandbox within {OPEN_TIMEOUT:g} s") from error
             except SandboxError as error:
-                raise _NotOpenedError(str(error)) from error
+                await self.check()
+                if _NO_PROCESS.search(str(error)):
+                    raise NoAnswerError(str(error)) from error
+                raise
             said = ""
             try:
-                said = await self._ask(stream, line)
+                said = await ask(stream, line, OPEN_TIMEOUT, self._died)
                 return _Shell(stream, said)
             except ValueError:
-                raise _NotOpenedError("it does not say that it is there") from None
+                raise NoAnswerError("it does not say that it is there") from None
             finally:
                 if not said:
                     stream.close()
-
-    async def _ask(self, stream: Stream, line: str) -> str:
-        """Send a line whose `@nonce@` makes it answer with a note. Raises `_NotOpenedError` with what it said instead."""
-        nonce = secrets.token_hex(8)
-        search, before = MarkerSearch(b"\x1e" + nonce.encode()), bytearray()
-        over = self._loop.create_future()
-
-        def take(data: bytes) -> None:
-            before.extend(search.feed(data)[: ANSWER_LIMIT - len(before)])
-            if search.note is not None and not over.done():
-                stream.unfollow()
-                over.set_result(None)
-
-        stream.follow(take)
-        stream.write(line.replace("@nonce@", nonce).encode() + b"\n")
-        try:
-            await asyncio.wait([over, stream.exited, self._died], timeout=OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stream.unfollow()
-        if search.note is None:
-            words = " ".join((bytes(before) + search.held()).decode(errors="replace").split())
-            raise _NotOpenedError(words[:ANSWER_LIMIT] or self.dead or "it ended at once or does not answer")
-        return search.note.decode(errors="surrogateescape")
 
 
 def _stream(program: Program) -> Stream:

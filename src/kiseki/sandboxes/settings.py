@@ -21,8 +21,8 @@ class SandboxSettings(msgspec.Struct, frozen=True):
     """The run's name: part of the names of folders and cgroups, and a label of containers, by which `reap` finds them. A dot
     makes a level: each worker of the run "abc" may have its own, as "abc.3"."""
     owner: str = ""
-    """Absolute path of a file that the owning process holds an flock on for as long as it lives: it tells a later reaper whose
-    label is whose."""
+    """Absolute path of a file that the owning process holds an flock on for as long as it lives, as `owners.hold` or
+    `owners.of_this_process` gives it: it tells a later reaper whose label is whose."""
     start_timeout: float = 60.0
     """Seconds that one may take to start."""
     program: str = ""

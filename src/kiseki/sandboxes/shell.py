@@ -27,11 +27,11 @@ import re
 import secrets
 import shlex
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
-from kiseki.errors import SandboxError, ToolError, UsageError
+from kiseki.errors import KisekiError, SandboxError, ToolError, UsageError
 from kiseki.sandboxes import files
-from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, ExecResult
+from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN, ExecResult
 from kiseki.sandboxes.folders import below_home, normal
 from kiseki.sandboxes.pipes import Kept, LineDrop, MarkerSearch
 from kiseki.sandboxes.programs import Program, Supervisor
@@ -39,8 +39,8 @@ from kiseki.trajectory.text import clean_text, cut_middle
 
 ABORT_ROUNDS = 5
 ABORT_WAIT = 0.2
-"""Seconds for the shell to come back after an abort; usually it takes under one millisecond. After so many rounds it is
-replaced."""
+"""Seconds for the shell to come back after an abort, in the first round, then twice as many, and so on; usually it takes under
+one millisecond. After the last round it is replaced."""
 SHELL_START_TIMEOUT = 30.0
 """Seconds; it takes 2 ms on an idle machine."""
 HEALTH_TIMEOUT = 10.0
@@ -138,9 +138,10 @@ class ShellSandbox:
         if workdir is not None:
             builtin = "\\builtin " if self._supervisor.shell == "bash" else ""
             command = f"{builtin}cd -- {shlex.quote(clean_text(workdir))} && {builtin}eval {shlex.quote(command)}"
-        async with self._lock:
-            restarted = await self._ensure_session()
-            return await self._exec(command, timeout, max_output, restarted)
+        with _infrastructure():
+            async with self._lock:
+                restarted = await self._ensure_session()
+                return await self._exec(command, timeout, max_output, restarted)
 
     async def run(
         self, argv: list[str], *, timeout: float, stdin: bytes = b"", max_output: int = 50_000_000
@@ -235,9 +236,9 @@ class ShellSandbox:
         try:
             timed_out = not await call.wait(timeout)
             if timed_out:
-                for _ in range(ABORT_ROUNDS):
+                for number in range(ABORT_ROUNDS):
                     await self._supervisor.interrupt(session, ABORT_SIGNAL)
-                    if await call.wait(ABORT_WAIT):
+                    if await call.wait(ABORT_WAIT * (number + 1)):
                         break
                 else:
                     self._supervisor.kill_shell(session)
@@ -254,6 +255,9 @@ class ShellSandbox:
         output = call.output()
         if status is None:
             status, lost = session.exited.result(), True
+            if status == TORN:
+                await self._supervisor.check()
+                raise SandboxError("the connection to the sandbox broke off in the middle of a command")
             output = output.removesuffix(b"exit\n")  # An interactive shell's farewell.
             await self._start_session()
         else:
@@ -268,10 +272,22 @@ class ShellSandbox:
         )
 
     async def _program(self, script: str, stdin: bytes, max_output: int, timeout: float) -> tuple[int, bytes, bool]:
-        status, output, more = await self._supervisor.run(script, stdin, max_output, timeout)
+        with _infrastructure():
+            status, output, more = await self._supervisor.run(script, stdin, max_output, timeout)
         if status == NOT_STARTED:
-            raise ToolError("the sandbox cannot start another process: its limit is reached")
+            raise ToolError("the sandbox cannot start another process: its limit is reached, or its programs are gone")
         return status, output, more
+
+
+@contextlib.contextmanager
+def _infrastructure() -> Iterator[None]:
+    """Whatever else goes wrong with a sandbox is still infrastructure: no tool's result."""
+    try:
+        yield
+    except (KisekiError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        raise SandboxError(f"the sandbox failed: {type(error).__name__}: {error}") from error
 
 
 class _Call:
@@ -287,7 +303,7 @@ class _Call:
         kept.add(self._noise.feed(leftover))
         session.follow(self._take)
         session.exited.add_done_callback(self._end)
-        session.write(f"{line}{_MARK[shell].format(nonce)}\n".encode())
+        session.write(f"{line}{_MARK[shell].format(nonce)}\n".encode(errors="surrogateescape"))
 
     async def wait(self, seconds: float) -> bool:
         """Whether the command ended, or the shell did."""

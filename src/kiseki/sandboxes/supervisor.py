@@ -25,11 +25,10 @@ from pathlib import Path
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import processes
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
+from kiseki.sandboxes.hunt import RUN_COOKIE
 from kiseki.sandboxes.pipes import Writer, read_some, waiting_bytes
 from kiseki.sandboxes.programs import SESSION, Program
 
-RUN_COOKIE = "KISEKI_RUN"
-"""Marks the processes of one program outside the session, also those that left its process tree."""
 STATUS_LINE_LIMIT = 4096
 """A longer line in the status pipe is a forgery."""
 EOF_GRACE = 0.2
@@ -217,7 +216,7 @@ class HostSupervisor:
         mark = f"export {program.cookie}; " if cookie else ""
         self._input.write(
             f"( exec <{source} >{fifo}.out; echo o {number} >&3; cd {shlex.quote(self.home)}; {mark}\n( {script}\n) 3>&-\n"
-            f"echo x {number} $? >&3 ) & echo p {number} $! >&3\necho q {number} >&3\n".encode()
+            f"echo x {number} $? >&3 ) & echo p {number} $! >&3\necho q {number} >&3\n".encode(errors="surrogateescape")
         )
         return program
 
@@ -284,6 +283,10 @@ class HostSupervisor:
         self._programs.pop(program.number, None)
         for name in ("in", "out"):
             (self._fifos / f"{program.number}.{name}").unlink(missing_ok=True)
+
+    async def check(self) -> None:
+        if self.dead:
+            raise SandboxError(self.dead)
 
     def stop(self, reason: str) -> None:
         """Close every descriptor; programs still waited for end as killed."""
