@@ -16,6 +16,7 @@ from kiseki.errors import DatasetError
 from kiseki.sandboxes.factory import HAS_IMAGES, backend_module
 from kiseki.sandboxes.images import Pulls, missing_images, pull_images
 from kiseki.sandboxes.settings import Pull, SandboxSettings
+from kiseki.trajectory.text import printable
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
 
@@ -137,9 +138,3 @@ def total_line(state: Pulls) -> str:
 def pull_line(image: str, pull: Pull) -> str:
     size = f"{short(pull.done)}B of {short(pull.total)}B" if pull.total else ""
     return " ".join(part for part in (printable(image, NAME_CHARS), size, printable(pull.words, NAME_CHARS)) if part)
-
-
-def printable(text: str, limit: int) -> str:
-    """What a stranger wrote, in one line, with nothing in it that a terminal would obey."""
-    text = "".join(each if each.isprintable() else " " for each in text)
-    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -92,7 +92,8 @@ def _table(images: dict[str, int], missing: dict[str, str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from kiseki.batch.images import NAME_CHARS, printable
+    from kiseki.batch.images import NAME_CHARS
+    from kiseki.trajectory.text import printable
 
     table = Table()
     table.add_column("image", overflow="fold")

@@ -20,6 +20,8 @@ BACKENDS = ("bubblewrap", "local", "docker", "podman", "apptainer", "modal", "ss
 FOLDERS = ("bubblewrap", "local", "apptainer")
 """What these leave is found by the folders of this machine, which do not say whose they are."""
 STATES = {"alive": "lives", "dead": "dead", "elsewhere": "on another machine", "unknown": "not known"}
+WORDS_CHARS = 1000
+"""Of a path, or of what a backend says, that are shown: commands in a sandbox may have written them."""
 UNITS = {"days": 86_400, "h": 3_600, "min": 60, "s": 1}
 
 
@@ -49,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     from kiseki.errors import SandboxError, UsageError
     from kiseki.sandboxes.reaper import HERE, remove, survey
     from kiseki.sandboxes.settings import SandboxSettings
+    from kiseki.trajectory.text import printable
 
     if flags.ssh_host and flags.sandbox not in ("all", "ssh"):
         raise UsageError(f"--ssh_host is for --sandbox=ssh, or for all, not for {flags.sandbox}")
@@ -61,8 +64,8 @@ def main(argv: Sequence[str]) -> int:
             found += survey(msgspec.structs.replace(settings, backend=backend))
         except SandboxError as error:
             if flags.sandbox != "all" or backend == "ssh":  # it was asked for by name
-                raise UsageError(f"nothing is removed: {error}") from error
-            silent[backend] = str(error)
+                raise UsageError(f"nothing is removed: {printable(str(error), WORDS_CHARS)}") from error
+            silent[backend] = printable(str(error), WORDS_CHARS)
     if any(each.sandboxes for each in found):
         console.print(_table(found, HERE))
     for backend, why in silent.items():
@@ -77,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
             removed += remove(each)
         except SandboxError as error:
             refused += 1
-            console.print(Text(f"{each.settings.backend}, {_whose(each)}: {error}"), style="yellow", soft_wrap=True)
+            words = printable(str(error), WORDS_CHARS)
+            console.print(Text(f"{each.settings.backend}, {_whose(each)}: {words}"), style="yellow", soft_wrap=True)
     console.print(f"sandboxes removed: {removed:,}")
     if refused:
         raise SandboxError("not everything could be removed; what is left and why is above")
@@ -110,12 +114,16 @@ def _table(found: list[Found], here: str) -> Table:
 def _whose(found: Found) -> str:
     """The run's folder, which says more than its label."""
     from kiseki.ledger.opening import LOCK_NAME
+    from kiseki.sandboxes.owners import lock_of
+    from kiseki.trajectory.text import printable
 
-    file = Path(found.owner.file)
-    return f"{file.parent} ({found.settings.label})" if file.name == LOCK_NAME else found.settings.label
+    lock = Path(lock_of(found.owner.file))
+    label = found.settings.label
+    return printable(f"{lock.parent} ({label})" if lock.name == LOCK_NAME else label, WORDS_CHARS)
 
 
 def _age(since: float) -> str:
-    seconds = int(max(time.time() - since, 0)) if since else 0
+    now = time.time()
+    seconds = int(now - since) if 0 < since < now else 0
     unit, size = next(((unit, size) for unit, size in UNITS.items() if seconds >= size), ("", 1))
     return f"{seconds // size} {unit}" if unit else ""

@@ -14,9 +14,9 @@ import msgspec
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import apptainer_images, cgroup, folders, processes
-from kiseki.sandboxes.base import TIMED_OUT
+from kiseki.sandboxes.base import OPEN_FILES, TIMED_OUT
 from kiseki.sandboxes.bubblewrap import PROC_READ_ONLY
-from kiseki.sandboxes.launch import EXIT_TIMEOUT, OPEN_FILES, REMOVE_PAUSE, REMOVE_ROUNDS
+from kiseki.sandboxes.launch import EXIT_TIMEOUT, REMOVE_PAUSE, REMOVE_ROUNDS
 from kiseki.sandboxes.piped import PipedStream, run_client
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH
 from kiseki.sandboxes.settings import SandboxSettings

@@ -12,6 +12,8 @@ TIMED_OUT = 124
 KILLED = 128 + signal.SIGKILL
 NOT_STARTED = -1
 """Status of a program for which there was no process to be had."""
+OPEN_FILES = 4096
+"""Per process, whatever the backend. Enough for servers and compilers; a program that asks for more gets told."""
 TORN = -2
 """Status of a program whose stream broke off, where nobody can tell its own: infrastructure, and no program's doing."""
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import cgroup, folders, processes
-from kiseki.sandboxes.base import Limits
+from kiseki.sandboxes.base import OPEN_FILES, Limits
 from kiseki.sandboxes.shell import ShellSandbox, below
 from kiseki.sandboxes.supervisor import HostSupervisor
 
@@ -27,8 +27,6 @@ EXIT_TIMEOUT = 10.0
 REMOVE_ROUNDS = 40
 REMOVE_PAUSE = 0.005
 """Seconds between attempts to remove a cgroup whose last process is still on its way out."""
-OPEN_FILES = 4096
-"""Enough for servers and compilers; a program that asks for more gets told."""
 NPROC_KERNEL = (5, 14)
 """From here on RLIMIT_NPROC counts per user namespace; before, the user's other sandboxes would count too."""
 
@@ -62,7 +60,7 @@ def fifo_folder(folder: Path) -> Path:
 
 async def launch(blueprint: Blueprint, folder: Path, group: cgroup.Group | None, limits: Limits) -> ShellSandbox:
     """A started sandbox. `folder` and `group` are its own from here on, also when this raises SandboxError."""
-    machine = _Machine(blueprint, folder, group)
+    machine = _Parts(blueprint, folder, group)
     try:
         fifo_folder(folder).mkdir(mode=0o700)
         supervisor = machine.start()
@@ -84,7 +82,7 @@ async def launch(blueprint: Blueprint, folder: Path, group: cgroup.Group | None,
     return sandbox
 
 
-class _Machine:
+class _Parts:
     """The parts of one sandbox on the host."""
 
     def __init__(self, blueprint: Blueprint, folder: Path, group: cgroup.Group | None) -> None:

@@ -11,7 +11,7 @@ import base64
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,8 +19,8 @@ from kiseki.errors import ImageError, KisekiError, SandboxError, UsageError
 from kiseki.sandboxes import folders
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.machine import TORN
-from kiseki.sandboxes.modal_machine import LIFETIME, ModalMachine, first_program
-from kiseki.sandboxes.modal_sdk import APP, ModalImages, asking, client, image_error, image_of, sdk
+from kiseki.sandboxes.modal_machine import DETACH_SECONDS, LIFETIME, REMOVE_SECONDS, ModalMachine, first_program
+from kiseki.sandboxes.modal_sdk import APP, ModalImages, answer, asking, client, image_error, image_of, sdk
 from kiseki.sandboxes.owners import LeftOver, Owner, machine_id
 from kiseki.sandboxes.remote import open_remote
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
@@ -30,6 +30,8 @@ RESERVED_CPUS, RESERVED_MB = 0.125, 128
 """What is paid for also while nothing runs: Modal's defaults. A sandbox mostly waits for its model."""
 CREATE_GRACE = 30.0
 """Seconds that an instance under way which nobody wants any more may take, to be ended as soon as it is there."""
+END_GRACE = REMOVE_SECONDS + DETACH_SECONDS
+"""Seconds for the end of one. Whoever waits for a start waits for this too, so it must not take for ever where Modal hangs."""
 REAP_THREADS = 16
 
 _LABEL, _MACHINE, _OWNER, _CREATED = "kiseki_label", "kiseki_machine", "kiseki_owner", "kiseki_created"
@@ -84,7 +86,7 @@ class ModalBackend:
         try:
             machine.folder = await self._folder(image, machine)
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(_quietly(machine.remove)))
+            await asyncio.shield(asyncio.ensure_future(_quietly(machine.remove())))
             raise
         return await open_remote(machine, _describe(self._settings.limits, image))
 
@@ -96,10 +98,10 @@ class ModalBackend:
             if name not in self._images:
                 image, modal = image_of(name), sdk()
                 if self._app is None:
-                    known = await modal.Client.from_env.aio()
-                    self._app = await modal.App.lookup.aio(APP, create_if_missing=True, client=known)
+                    known = await answer(modal.Client.from_env.aio())
+                    self._app = await answer(modal.App.lookup.aio(APP, create_if_missing=True, client=known))
                 try:
-                    await image.build.aio(self._app)
+                    await answer(image.build.aio(self._app))
                 except Exception as error:
                     raise image_error(name, error) from error
                 self._images[name] = image
@@ -157,12 +159,13 @@ async def _end_late(creating: asyncio.Future[Any]) -> None:
     if not creating.done():
         creating.cancel()
     elif not creating.cancelled() and not creating.exception():
-        await _quietly(creating.result().terminate.aio)
+        await _quietly(creating.result().terminate.aio())
 
 
-async def _quietly(action: Callable[[], Any]) -> None:
+async def _quietly(ending: Awaitable[Any]) -> None:
+    """Not for longer than `END_GRACE`."""
     with contextlib.suppress(Exception):
-        await action()
+        await answer(ending, END_GRACE)
 
 
 def _instances(tags: dict[str, str]) -> list[Any]:
@@ -201,13 +204,13 @@ def _left_over(tags: dict[str, str]) -> LeftOver:
     labels = [tags[name] for depth in range(len(tags)) if (name := _label_tag(depth)) in tags]
     owner = "".join(tags.get(f"{_OWNER}_{number}", "") for number in range(len(tags)))
     created = tags.get(_CREATED, "")
+    file = ""
+    with contextlib.suppress(ValueError):  # Others may set tags as well.
+        file = base64.urlsafe_b64decode(owner + "=" * (-len(owner) % 4)).decode()
     return LeftOver(
         label=labels[-1],
-        owner=Owner(
-            machine=tags.get(_MACHINE, ""),
-            file=base64.urlsafe_b64decode(owner + "=" * (-len(owner) % 4)).decode(errors="replace"),
-        ),
-        created=float(created) if created.isdigit() else 0.0,
+        owner=Owner(machine=tags.get(_MACHINE, ""), file=file),
+        created=float(created) if created.isascii() and created.isdigit() else 0.0,
     )
 
 

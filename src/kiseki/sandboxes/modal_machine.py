@@ -12,7 +12,7 @@ from typing import Any
 from kiseki.errors import SandboxError
 from kiseki.sandboxes.base import KILLED, Limits
 from kiseki.sandboxes.machine import TORN, Stream
-from kiseki.sandboxes.modal_sdk import asking, sdk, words
+from kiseki.sandboxes.modal_sdk import ANSWER_SECONDS, answer, asking, sdk, words
 
 LIFETIME = 24 * 3600
 """Seconds that an instance may live: the most that Modal allows."""
@@ -22,6 +22,8 @@ Modal's own idle timeout does not count: a shell that was left running keeps an 
 PULSE = 120.0
 """Seconds between two words from the owner."""
 REMOVE_SECONDS = 30.0
+DETACH_SECONDS = 5.0
+"""To let go of our side of an instance that is gone."""
 EXIT_SECONDS = 10.0
 """From the end of a program's output to its exit status."""
 QUIET_SECONDS = 2.0
@@ -68,17 +70,18 @@ class ModalMachine:
         command = ["sh", "-c", self._limited, "sh", *argv]
         try:
             quiet = sdk().stream_type.StreamType.DEVNULL
-            return ModalStream(await self._instance.exec.aio(*command, text=False, stderr=quiet))
+            # What is started for nobody, after this was cancelled, waits for a word and takes nothing; it ends with the instance.
+            return ModalStream(await answer(self._instance.exec.aio(*command, text=False, stderr=quiet)))
         except Exception as error:
             raise SandboxError(await self.why_dead() or f"Modal does not start a program: {words(error)}") from error
 
     async def why_dead(self) -> str:
         exception = sdk().exception
         try:
-            self.status = await self._instance.poll.aio()
+            self.status = await answer(self._instance.poll.aio(), ANSWER_SECONDS)
             if self.status is None:
                 return ""
-            await self._instance.wait.aio()
+            await answer(self._instance.wait.aio(), ANSWER_SECONDS)
         except exception.SandboxTimeoutError:
             return f"the sandbox at Modal reached the end of its {LIFETIME // 3600} hours"
         except exception.SandboxTerminatedError:
@@ -98,11 +101,11 @@ class ModalMachine:
         if self._removed:
             return
         with asking("end a sandbox"):
-            async with asyncio.timeout(REMOVE_SECONDS):
-                with contextlib.suppress(sdk().exception.NotFoundError):
-                    await self._instance.terminate.aio(wait=True)
+            with contextlib.suppress(sdk().exception.NotFoundError):
+                await answer(self._instance.terminate.aio(wait=True), REMOVE_SECONDS)
         self._removed = True
-        await self._instance.detach.aio()
+        with contextlib.suppress(Exception):
+            await answer(self._instance.detach.aio(), DETACH_SECONDS)
 
     async def _beat(self) -> None:
         while True:

@@ -10,12 +10,14 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from kiseki.errors import ImageError, KisekiError, SandboxError, UsageError
 from kiseki.sandboxes.settings import Pull
+
+T = TypeVar("T")
 
 APP = "kiseki"
 """What Modal groups our instances and images under; made when it is missing."""
@@ -72,6 +74,18 @@ def asking(what: str) -> Iterator[None]:
         failure = SandboxError(f"Modal does not {what}: {words(error)}")
         failure.retryable = not refused or isinstance(error, exception.ConflictError)
         raise failure from error
+
+
+async def answer(call: Awaitable[T], seconds: float | None = None) -> T:
+    """Of a call of the SDK. Cancelled, or after so many seconds (TimeoutError), it is let go of at once: the SDK's own calls wait
+    until its thread has noticed, which would hold up whoever gave up on it."""
+    calling = asyncio.ensure_future(call)
+    calling.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be there to hear of it
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.shield(calling)
+    finally:
+        calling.cancel()
 
 
 def words(error: BaseException) -> str:

@@ -28,7 +28,7 @@ import msgspec
 
 from kiseki.errors import KisekiError, SandboxError, UsageError
 from kiseki.sandboxes import folders, hunt, owners
-from kiseki.sandboxes.launch import OPEN_FILES
+from kiseki.sandboxes.base import OPEN_FILES
 from kiseki.sandboxes.local import private_place
 from kiseki.sandboxes.machine import Stream
 from kiseki.sandboxes.owners import LeftOver, Owner
@@ -108,8 +108,10 @@ _LIST = """
 is_ours || exit 0
 for folder in "$base"/*/*; do
   [ -d "$folder" ] || continue
-  name=${folder#"$base/"} since=$(stat -c %Y "$folder") || continue
-  echo "${name%/*} $since $([ ! -f "$folder/owner" ] || head -c 4096 "$folder/owner" | tr -d '\\n')"
+  name=${folder#"$base/"}
+  case $name in *[!A-Za-z0-9_./-]*) continue; esac
+  since=$(stat -c %Y "$folder") || continue
+  printf '%s\\n' "${name%/*} $since $([ ! -f "$folder/owner" ] || head -c 4096 "$folder/owner" | tr -d '\\n')"
 done
 """
 
@@ -256,16 +258,17 @@ def reap(settings: SandboxSettings) -> int:
 def left_over(settings: SandboxSettings) -> list[LeftOver]:
     return [
         _left_over(*parts)
-        for line in _ask(settings, _fill(_LIST), SCRIPT_TIMEOUT).splitlines()
+        for line in _ask(settings, _fill(_LIST), SCRIPT_TIMEOUT).split("\n")
         if len(parts := line.split(" ", 2)) == 3
     ]
 
 
 def _left_over(label: str, seconds: str, owner: str) -> LeftOver:
+    created = float(seconds) if seconds.isascii() and seconds.isdigit() else 0.0
     try:
-        return LeftOver(label, msgspec.json.decode(owner, type=Owner), float(seconds))
+        return LeftOver(label, msgspec.json.decode(owner, type=Owner), created)
     except ValueError:  # Commands in there can write what they like.
-        return LeftOver(label, Owner())
+        return LeftOver(label, Owner(), created)
 
 
 def _ask(settings: SandboxSettings, script: str, timeout: float) -> str:

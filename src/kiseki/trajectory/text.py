@@ -1,4 +1,4 @@
-"""Text that can be stored: every string from a model, a tool or a dataset passes through `clean_text` once."""
+"""Text that can be stored and shown: every string from a model, a tool or a dataset passes through `clean_text` once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def printable(text: str, limit: int) -> str:
+    """What a stranger wrote, in one line, with nothing in it that a terminal would obey."""
+    text = "".join(each if each.isprintable() else " " for each in text)
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def shorten(text: str, limit: int) -> tuple[str, int]:
