@@ -18,6 +18,8 @@ class Forward:
         self._target = host.removeprefix("unix://")
         self._tls = tls
         self._open: set[socket.socket] = set()
+        self._flow = threading.Event()
+        self._flow.set()
         self._listener = socket.socket(socket.AF_UNIX) if path else socket.socket()
         self._listener.bind(str(path) if path else ("127.0.0.1", 0))
         self._listener.listen(64)
@@ -30,8 +32,17 @@ class Forward:
     def __exit__(self, *_: object) -> None:
         self.cut()
 
+    def hold(self) -> None:
+        """Pass nothing on any more, as an engine that hangs."""
+        self._flow.clear()
+
+    def release(self) -> None:
+        """Pass on again, also what was held."""
+        self._flow.set()
+
     def cut(self) -> None:
         """Break every connection off and take no more."""
+        self.release()
         for one in (self._listener, *self._open):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -55,9 +66,9 @@ class Forward:
             client.close()
             return
         self._open |= {client, engine}
-        back = threading.Thread(target=_pump, args=(engine, client), daemon=True)
+        back = threading.Thread(target=_pump, args=(engine, client, self._flow), daemon=True)
         back.start()
-        _pump(client, engine)
+        _pump(client, engine, self._flow)
         back.join()
         for one in (client, engine):
             self._open.discard(one)
@@ -113,9 +124,10 @@ class _Duplex:
         self._inner.close()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source: socket.socket, target: socket.socket, flow: threading.Event) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
+            flow.wait()
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)

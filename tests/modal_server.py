@@ -38,6 +38,7 @@ from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 TOKEN_ID, TOKEN_SECRET = "ak-test", "as-test-secret"
 TAG = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """What the SDK documents of the tags of apps."""
+HANG_PAUSE = 0.01
 PAGE = 3
 """Instances per answer to a list."""
 
@@ -47,7 +48,10 @@ def rpc(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     @functools.wraps(method)
     async def handler(self: Any, stream: Any) -> None:
-        await stream.send_message(await method(self, await stream.recv_message()))
+        request = await stream.recv_message()
+        while method.__name__ in self._server.hanging:
+            await asyncio.sleep(HANG_PAUSE)
+        await stream.send_message(await method(self, request))
 
     return handler
 
@@ -232,6 +236,8 @@ class ModalServer:
         self.creates: list[api.SandboxCreateV2Request] = []
         self.refuse_create = ""
         """Why no instance is to be had."""
+        self.hanging: set[str] = set()
+        """Calls that get no answer as long as they are in here."""
         self.create_gate = asyncio.Event()
         """Answers to creates wait for it."""
         self.instances: dict[str, Instance] = {}

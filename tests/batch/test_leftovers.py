@@ -18,6 +18,7 @@ from support import children, kiseki, start_kiseki, write_dataset
 from kiseki.batch.leftovers import owned
 from kiseki.ledger.opening import open_ledger
 from kiseki.models.mock_server import MockServer
+from kiseki.sandboxes import owners
 from kiseki.sandboxes.settings import SandboxSettings
 
 MANY = 100
@@ -48,6 +49,11 @@ def kill_all(process: subprocess.Popen[str]) -> None:
         for pid in pids:
             os.kill(pid, number)
     process.communicate()
+
+
+def containers_of(engine: Any, run: Path) -> list[dict[str, Any]]:
+    every = engine.containers(all=True, filters={"label": "kiseki.owner"})
+    return [each for each in every if owners.lock_of(each["Labels"]["kiseki.owner"]) == f"{run}/run.lock"]
 
 
 def test_processes_folders_and_groups_of_a_killed_run(tmp_path: Path) -> None:
@@ -94,8 +100,7 @@ def test_containers_of_a_killed_run(tmp_path: Path) -> None:
     dead_run, live_run = tmp_path / "data" / "dead", tmp_path / "data" / "lives"
 
     def containers(run: Path) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = engine.containers(all=True, filters={"label": f"kiseki.owner={run}/run.lock"})
-        return found
+        return containers_of(engine, run)
 
     def reap(*more: str) -> str:
         return kiseki("reap", "--sandbox=docker", *more, cwd=tmp_path, DOCKER_HOST=host).stdout
@@ -136,7 +141,7 @@ def test_a_run_that_goes_on_in_another_backend_removes_what_it_left_in_the_first
     engine = client(host)
 
     def containers() -> int:
-        return len(engine.containers(all=True, filters={"label": f"kiseki.owner={tmp_path}/data/r/run.lock"}))
+        return len(containers_of(engine, tmp_path / "data" / "r"))
 
     with MockServer(script=HANGS) as hangs, MockServer(script=FINISHES) as finishes:
         docker = ("--sandbox=docker", f"--sandbox_image={BUSYBOX}")
@@ -161,7 +166,7 @@ def test_the_label_is_the_runs_own(tmp_path: Path) -> None:
     def label(folder: Path) -> str:
         with open_ledger(folder, create=True) as ledger:
             settings = owned(ledger, SandboxSettings())
-        assert settings.owner == f"{folder}/run.lock"
+        assert owners.lock_of(settings.owner) == f"{folder}/run.lock"
         return settings.label
 
     for name in ("run", "other"):

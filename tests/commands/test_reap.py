@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 from support import kiseki
 
 from kiseki.commands import reap
+from kiseki.errors import SandboxError, UsageError
 from kiseki.sandboxes import factory
+from kiseki.sandboxes.owners import LeftOver, Owner
+from kiseki.sandboxes.settings import SandboxSettings
 
 
 def leave(folder: Path) -> None:
@@ -62,6 +66,27 @@ def test_ssh_needs_a_host(tmp_path: Path) -> None:
     assert "--ssh_host" in kiseki("reap", "--sandbox=ssh", cwd=tmp_path, status=2, TMPDIR=str(tmp_path)).stderr
     refused = kiseki("reap", "--sandbox=docker", "--ssh_host=x", cwd=tmp_path, status=2, TMPDIR=str(tmp_path))
     assert "--ssh_host is for --sandbox=ssh" in refused.stderr
+
+
+def test_what_a_command_wrote_reaches_no_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the owner of a sandbox on a remote host, or the name of its folder."""
+    there = types.ModuleType("kiseki.sandboxes.there")
+    monkeypatch.setitem(sys.modules, there.__name__, there)
+    monkeypatch.setitem(factory.MODULES, "docker", "there")
+    owner = Owner("another", "/\x1b]0;title\x07\u202e/run.lock")
+    left = [LeftOver("abc", owner, nan) for nan in (float("nan"), float("inf"), -5.0)]
+
+    def gone(settings: SandboxSettings) -> list[LeftOver]:
+        raise SandboxError("it says \x1b[2J")
+
+    vars(there).update(left_over=lambda settings: left)
+    assert reap.main(["--sandbox=docker", "--dry_run"]) == 0
+    vars(there).update(left_over=gone)
+    with pytest.raises(UsageError) as refused:
+        reap.main(["--sandbox=docker"])
+    said = capsys.readouterr().out + str(refused.value)
+    assert "title" in said and "it says" in said
+    assert not {"\x1b", "\x07", "\u202e"} & set(said)
 
 
 def test_help_names_every_backend(tmp_path: Path) -> None:

@@ -119,6 +119,51 @@ def test_an_image_that_is_not_here(fake: Apptainer, image: str, words: str) -> N
     assert not caught.value.retryable
 
 
+def rootfs(folder: Path) -> Path:
+    """By its looks."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "sh").symlink_to("busybox")
+    return folder
+
+
+def test_this_machine_is_no_image(fake: Apptainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a dataset can name any folder; as root, its commands would read every secret in there."""
+    home, work, cache = (rootfs(fake.folder / name) / name for name in ("homes", "work", "caches"))
+    for folder in (home, work, cache):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.chdir(work)
+    (work / "link").symlink_to("/")
+    (work / "link.sif").symlink_to("/usr")
+    (work / "round.sif").symlink_to("round.sif")
+    above = [str(folder.parent) for folder in (home, work, cache)]
+    system = [
+        "/",
+        "//",
+        "/.",
+        "/usr",
+        "/etc",
+        "/root",
+        "/var",
+        "/tmp",
+        "/dev",
+        "/proc/1/root",
+        "/proc/self/root",
+        "/proc/self/cwd",
+    ]  # noqa: S108
+    files = ["/dev/zero", "/proc/kcore", "./link", "link.sif", "round.sif", "./", "../", "~/", "/a\0b", str(work)]
+    store = backend.open_images(settings())
+    for image in (*above, *system, *files):
+        assert not store.has(image), image
+        with pytest.raises(ImageError) as pulled:
+            store.pull(image, lambda _: None)
+        with pytest.raises(ImageError) as opened:
+            asyncio.run(backend.open_backend(settings()).open(image))
+        assert str(pulled.value) == str(opened.value) and not opened.value.retryable
+    assert not any("start" in call for call in fake.calls())
+
+
 def test_a_file_that_is_no_image(fake: Apptainer) -> None:
     (fake.folder / "text.sif").write_text("hello")
     with pytest.raises(ImageError, match="image format not recognized"):
@@ -345,7 +390,45 @@ def test_what_was_found_to_work_is_not_tried_again(fake: Apptainer) -> None:
         await asyncio.gather(*(box.close() for box in boxes))
 
     asyncio.run(main())
-    assert sum("start" in call and "--memory" in call for call in fake.calls()) == 1
+    assert sum("start" in call and "--memory" in call for call in fake.calls()) == backend.TRIES
+
+
+def test_a_way_that_failed_once_is_not_given_up(fake: Apptainer) -> None:
+    """What was in the way may have passed; a lesser way would leave limits out for all that this process opens."""
+    allowed = {"memory": "no control groups"}
+    disks = []
+
+    async def main() -> None:
+        opened = backend.open_backend(settings())
+
+        async def disk(**refused: str) -> None:
+            fake.refuse(**allowed, **refused)
+            box = await opened.open(fake.image)
+            disks.append(box.describe()["disk"])
+            await box.close()
+
+        await disk(overlay_create="no space left on device")
+        with pytest.raises(ImageError):
+            await opened.open(unpacked(engines.noshell_root(), fake.folder / "text"))
+        await disk()
+
+    asyncio.run(main())
+    assert disks == ["64 MB per file", "64 MB"]
+
+
+def test_an_image_that_starts_in_no_way_says_nothing_of_the_ways(fake: Apptainer) -> None:
+    (fake.folder / "text.sif").write_text("hello")
+
+    async def main() -> None:
+        opened = backend.open_backend(settings())
+        for _ in range(backend.TRIES + 1):
+            with pytest.raises(ImageError):
+                await opened.open(str(fake.folder / "text.sif"))
+        box = await opened.open(fake.image)
+        assert box.describe()["disk"] == "64 MB"
+        await box.close()
+
+    asyncio.run(main())
 
 
 # Ends

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import engines
 import pytest
+from engine_standin import engine_standin
 from registry import Registry
 
 from kiseki.errors import ImageError, SandboxError
@@ -119,6 +120,19 @@ def test_too_many_requests_pass(
         error = failure(store, image)
     assert error.retryable
     assert "toomanyrequests" in str(error)
+
+
+@pytest.mark.parametrize("last", [b'{"status": "Pull', b"[]", b"\xff"])
+def test_an_engine_that_breaks_off_in_a_line(last: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_standin() as engine:
+        engine.answers = [("POST /images/create", 200, b'{"status": "Pulling"}\r\n' + last)]
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        told: list[Pull] = []
+        store = containers.open_images(SandboxSettings(backend="docker"))
+        with contextlib.closing(store), pytest.raises(ImageError, match="docker broke off") as caught:
+            store.pull("any", told.append)
+        assert caught.value.retryable
+        assert [pull.words for pull in told] == ["Pulling"]
 
 
 def test_an_engine_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 import engines
 import forward
 import pytest
+from engine_standin import engine_standin, refusal
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes import containers, owners
+from kiseki.sandboxes import containers, containers_disk, containers_engine, owners, remote
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.containers_create import CAPABILITIES
 from kiseki.sandboxes.containers_engine import Engine
@@ -82,7 +84,7 @@ def within(
     asyncio.run(main())
 
 
-def refusal(settings: SandboxSettings, image: str = engines.BUSYBOX) -> BaseException:
+def refusal_of(settings: SandboxSettings, image: str = engines.BUSYBOX) -> BaseException:
     """Why no sandbox can be had."""
 
     async def body(_: Sandbox) -> None:
@@ -123,7 +125,7 @@ def test_what_a_container_may_do(kind: str, label: str, monkeypatch: pytest.Monk
         described = box.describe()
         assert (described["backend"], described["network"], described["image"]) == (kind, "none", engines.BUSYBOX)
         assert (described["memory"], described["cpus"], described["processes"]) == ("300 MB", "0.5", "50")
-        assert described["disk"].startswith("100 MB")
+        assert described["disk"] in ("100 MB", "100 MB, watched")
         with asking(kind) as api:
             (mine,) = of_label(api, label)
             found = api.inspect_container(mine["Id"])
@@ -152,6 +154,7 @@ def test_an_images_user_environment_and_folder_count(kind: str, label: str) -> N
         await box.write_file("here", b"\0\xff")
         assert await box.run(["cat", "/srv/work/here"], timeout=QUICK) == (0, b"\0\xff")
         assert await box.read_file("here") == b"\0\xff"
+        assert box.describe()["disk"].endswith("; volumes not limited")
 
     within(SandboxSettings(backend=kind, label=label), body, engines.CONFIGURED)
 
@@ -197,6 +200,35 @@ def test_a_disk_filler_is_a_tool_result(kind: str, label: str) -> None:
         assert (await out(box, "rm *; echo after")).endswith("after\n")
 
     within(SandboxSettings(backend=kind, label=label, limits=Limits(disk_mb=40)), body, engines.BASH)
+
+
+def test_a_disk_is_watched_however_long_a_look_takes(docker: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as by an ordinary user, to whom the engine's folders are closed."""
+    looked = threading.Event()
+    original, statvfs = Engine.call, os.statvfs
+
+    def call(engine: Engine, method: str, *arguments: Any, **named: Any) -> Any:
+        if named.get("size"):
+            time.sleep(QUICK / containers_disk.COST_FACTOR * 2)
+            looked.set()
+        return original(engine, method, *arguments, **named)
+
+    def closed(path: str) -> os.statvfs_result:
+        if "/overlay2" in str(path):
+            raise PermissionError
+        return statvfs(path)
+
+    monkeypatch.setattr(Engine, "call", call)
+    monkeypatch.setattr(os, "statvfs", closed)
+
+    async def body(box: Sandbox) -> None:
+        await out(box, "cd /tmp; head -c 25000000 /dev/zero >some")
+        assert await asyncio.to_thread(looked.wait, QUICK)
+        many = await box.exec("i=0; while :; do i=$((i+1)); head -c 10000000 /dev/zero >f$i; sleep 0.5; done", timeout=QUICK)
+        assert "disk full" in many.output
+        assert not many.timed_out
+
+    within(SandboxSettings(backend="docker", label=label, limits=Limits(disk_mb=40)), body, engines.BASH)
 
 
 def test_busyboxs_shell_keeps_its_lines_to_itself(kind: str, label: str) -> None:
@@ -264,8 +296,36 @@ def test_a_container_that_goes_in_the_middle_of_a_command(kind: str, label: str)
     within(SandboxSettings(backend=kind, label=label), body)
 
 
+def test_an_engine_that_is_late_to_know_that_a_container_is_dead(kind: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = 0
+    original = Engine.call
+
+    def call(engine: Engine, method: str, *arguments: Any, **named: Any) -> Any:
+        nonlocal late
+        if method == "inspect_container" and late:
+            late -= 1
+            return {"State": {"Running": True}}
+        return original(engine, method, *arguments, **named)
+
+    monkeypatch.setattr(Engine, "call", call)
+
+    async def body(box: Sandbox) -> None:
+        nonlocal late
+        with asking(kind) as api:
+            (mine,) = of_label(api, label)
+            running = asyncio.ensure_future(box.run(["sh", "-c", "touch /begun; sleep 100"], timeout=QUICK))
+            while (await box.run(["test", "-e", "/begun"], timeout=QUICK))[0]:
+                await asyncio.sleep(0.01)
+            late = 3
+            await asyncio.to_thread(api.kill, mine["Id"])
+        with pytest.raises(SandboxError, match="has ended"):
+            await running
+
+    within(SandboxSettings(backend=kind, label=label), body)
+
+
 def test_an_image_without_a_shell(kind: str, label: str) -> None:
-    error = refusal(SandboxSettings(backend=kind, label=label), engines.NOSHELL)
+    error = refusal_of(SandboxSettings(backend=kind, label=label), engines.NOSHELL)
     assert isinstance(error, ImageError)
     assert "has no `sh`" in str(error)
     assert "executable file not found" in str(error)
@@ -273,8 +333,43 @@ def test_an_image_without_a_shell(kind: str, label: str) -> None:
         assert of_label(api, label) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "final"),
+    [
+        ('OCI runtime create failed: exec: "sh": executable file not found in $PATH: unknown', True),
+        ("crun: executable file `sh` not found in $PATH: No such file or directory: OCI runtime error", True),
+        ("exec /bin/sh: no such file or directory", True),
+        ("mkdir /sys/fs/cgroup/memory/docker/3f: no such file or directory", False),
+        ('error creating overlay mount to "/var/lib/docker/overlay2/3f/merged": no such file or directory', False),
+        ("fork/exec /usr/bin/containerd-shim-runc-v2: no such file or directory", False),
+    ],
+)
+def test_only_an_image_without_a_shell_is_final(words: str, final: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_standin() as engine:
+        engine.answers = [("POST /containers/.*/start", 500, refusal(words))]
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        error = refusal_of(SandboxSettings(backend="docker"))
+        assert isinstance(error, SandboxError)
+        assert words in str(error)
+        assert isinstance(error, ImageError) == final
+        assert error.retryable != final
+        assert engine.asked[-1][0].startswith("DELETE /containers/kiseki-")
+
+
+def test_the_users_proxies_stay_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"proxies": {"default": {"httpProxy": "http://me:SECRET@proxy:3128"}}}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with engine_standin() as engine:
+        engine.answers = [("POST /containers/.*/start", 500, refusal("no more"))]
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        assert "no more" in str(refusal_of(SandboxSettings(backend="docker")))
+        created = [body for asked, body in engine.asked if asked == "POST /containers/create"]
+        assert b'"Image"' in created[0]
+        assert not any(b"SECRET" in body for _, body in engine.asked)
+
+
 def test_an_image_that_is_not_there(kind: str) -> None:
-    error = refusal(SandboxSettings(backend=kind), "127.0.0.1:9/nowhere:1")
+    error = refusal_of(SandboxSettings(backend=kind), "127.0.0.1:9/nowhere:1")
     assert isinstance(error, ImageError)
     assert "nowhere" in str(error)
     assert "no such image" in str(error).lower()
@@ -284,7 +379,7 @@ def test_an_image_that_is_not_there(kind: str) -> None:
 def test_no_engine_is_said_with_the_way_out(backend: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOSTS[backend], f"unix://{tmp_path}/none.sock")
     settings = SandboxSettings(backend=backend)
-    error = refusal(settings)
+    error = refusal_of(settings)
     assert isinstance(error, SandboxError)
     for said in (str(error), containers.why_unavailable(settings)):
         assert "none.sock: No such file or directory" in said
@@ -323,6 +418,49 @@ def test_an_engine_that_goes_away(kind: str, label: str, tmp_path: Path, monkeyp
         within(SandboxSettings(backend=kind, label=label), body)
     monkeypatch.setenv(HOSTS[kind], engines.engine_host(kind))
     assert containers.reap(SandboxSettings(backend=kind, label=label)) == 1
+
+
+def test_an_engine_that_hangs(docker: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers_engine, "QUESTION_TIMEOUT", 1.0)
+    monkeypatch.setattr(remote, "OPEN_TIMEOUT", 1.0)
+    with forward.Forward(docker, path=tmp_path / "s") as door:
+        monkeypatch.setenv("DOCKER_HOST", door.host)
+
+        async def body(box: Sandbox) -> None:
+            assert await out(box, "echo here") == "here\n"
+            door.hold()
+            try:
+                async with asyncio.timeout(QUICK):
+                    with pytest.raises(SandboxError, match="the engine does not answer"):
+                        await box.run(["true"], timeout=QUICK)
+            finally:
+                door.release()
+
+        within(SandboxSettings(backend="docker", label=label), body)
+    with asking("docker") as api:
+        assert of_label(api, label) == []
+
+
+def test_who_is_cancelled_waits_for_no_engine(docker: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with forward.Forward(docker, path=tmp_path / "s") as door:
+        monkeypatch.setenv("DOCKER_HOST", door.host)
+
+        async def body(box: Sandbox) -> None:
+            shells = await out(box, "ls /proc/[0-9]*/exe | wc -l")
+            door.hold()
+            try:
+                running = asyncio.ensure_future(box.run(["sleep", "100"], timeout=QUICK))
+                await asyncio.sleep(0.2)
+                running.cancel()
+                done, _ = await asyncio.wait([running], timeout=QUICK)
+            finally:
+                door.release()
+            assert done
+            async with asyncio.timeout(QUICK):  # The shell that came too late goes.
+                while await out(box, "ls /proc/[0-9]*/exe | wc -l") != shells:
+                    await asyncio.sleep(0.1)
+
+        within(SandboxSettings(backend="docker", label=label), body)
 
 
 @pytest.mark.parametrize("tls", [False, True])

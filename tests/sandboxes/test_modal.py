@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import engines
+import msgspec
 import pytest
 from modal_proto import api_pb2 as api
 from modal_server import TOKEN_SECRET, ModalServer, modal_server
 from support import children, kiseki
 
-from kiseki.errors import ImageError, SandboxError
+from kiseki.errors import ImageError, SandboxError, SandboxTimeout
 from kiseki.sandboxes import modal, modal_machine, modal_sdk, owners
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.factory import Sandboxes
@@ -237,6 +238,80 @@ def test_what_a_cancelled_start_leaves_is_ended(server: ModalServer) -> None:
 
     asyncio.run(main())
     assert len(server.instances) == 1 and not server.running()
+
+
+def test_a_start_that_is_given_up_comes_back_where_modal_hangs(server: ModalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for its turn to start."""
+    monkeypatch.setattr(modal, "END_GRACE", 0.1)
+    monkeypatch.setattr(modal_machine, "REMOVE_SECONDS", 0.1)
+    server.hanging.add("SandboxTerminateV2")
+    boxes = Sandboxes(msgspec.structs.replace(settings(), start_timeout=0.5))
+
+    async def given_up(*hanging: str) -> None:
+        server.hanging.update(hanging)
+        async with asyncio.timeout(QUICK):
+            with pytest.raises(SandboxTimeout):
+                await boxes.open(image=engines.BUSYBOX)
+        server.hanging.difference_update(hanging)
+
+    async def main() -> None:
+        await boxes._backend._image(engines.BUSYBOX)  # type: ignore[attr-defined]
+        await given_up("TaskExecStart")
+        server.hold_creates(True)
+        opening = asyncio.ensure_future(given_up())
+        await until(lambda: len(server.instances) == 2)
+        await asyncio.sleep(1.0)
+        server.hold_creates(False)  # too late
+        await opening
+        await given_up("SandboxCreateV2", "AppGetOrCreate")
+        server.hanging.clear()
+        boxes._settings = msgspec.structs.replace(boxes._settings, start_timeout=QUICK)
+        box = await boxes.open(image=engines.BUSYBOX)
+        await box.close()
+
+    asyncio.run(main())
+
+
+def test_a_modal_that_does_not_answer_is_said_to_be_so(server: ModalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modal_machine, "ANSWER_SECONDS", 0.1)
+
+    async def main() -> None:
+        backend = modal.ModalBackend(settings())
+        machine = modal_machine.ModalMachine(await backend._create(await backend._image(engines.BUSYBOX)), Limits())
+        assert await machine.why_dead() == ""
+        server.hanging.add("SandboxWaitV2")
+        async with asyncio.timeout(QUICK):
+            assert await machine.why_dead() == "the sandbox at Modal does not answer: no answer in time"
+        server.hanging.clear()
+        await machine.remove()
+
+    asyncio.run(main())
+
+
+def test_a_program_whose_start_is_given_up_leaves_the_rest_as_it_is(server: ModalServer) -> None:
+    async def main() -> None:
+        backend = modal.ModalBackend(settings())
+        machine = modal_machine.ModalMachine(await backend._create(await backend._image(engines.BUSYBOX)), Limits())
+        server.hanging.add("TaskExecStart")
+        opening = asyncio.ensure_future(machine.open(["cat"]))
+        await asyncio.sleep(0.1)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(opening, QUICK)
+        server.hanging.clear()
+        stream, said = await machine.open(["echo", "on"]), bytearray()
+        stream.follow(said.extend)
+        assert (await asyncio.wait_for(stream.exited, QUICK), said) == (0, b"on\n")
+        stream.close()
+        await machine.remove()
+
+    asyncio.run(main())
+
+
+def test_tags_that_others_have_set_are_nobodys(server: ModalServer) -> None:
+    for tags in ({"kiseki_owner_0": "a"}, {"kiseki_owner_0": "____", "kiseki_created": "²"}, {"kiseki_created": "nan"}):
+        left = modal._left_over({"kiseki_label": "abc", "kiseki_machine": owners.machine_id(), **tags})
+        assert (left.label, owners.state(left.owner), left.created) == ("abc", "unknown", 0.0)
 
 
 def test_a_token_is_needed(server: ModalServer, monkeypatch: pytest.MonkeyPatch) -> None:

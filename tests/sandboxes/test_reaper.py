@@ -131,11 +131,74 @@ def test_only_what_is_certain_counts_as_dead(tmp_path: Path) -> None:
         assert owners.is_alive(str(lock))
         process.kill()
     assert not owners.is_alive(str(lock))
-    assert owners.is_alive(str(tmp_path)), "a folder in its place: nothing that we would know"
+    (tmp_path / "folder" / LOCK_NAME).mkdir(parents=True)
+    assert owners.is_alive(str(tmp_path / "folder" / LOCK_NAME)), "a folder in its place: nothing that we would know"
     assert owners.is_alive(f"{tmp_path}/agent-{os.getpid()}-00000000"), "its process runs: another than it removed the file"
     assert not owners.is_alive(f"{tmp_path}/agent-{2**22 + 1}-00000000"), "more than any process's number"
     held = owners.hold(owners.process_label("test"))
     assert owners.is_alive(held)
+
+
+RUN = """
+import sys, time
+from pathlib import Path
+from kiseki.ledger.opening import LOCK_NAME, open_ledger
+from kiseki.sandboxes import owners
+folder = Path(sys.argv[1])
+with open_ledger(folder, create=True):
+    print(owners.of_this_process(str(folder / LOCK_NAME)), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_run_whose_lock_cannot_be_found_lives_as_long_as_its_process(tmp_path: Path) -> None:
+    """As when its folder is renamed, or stands in another mount namespace."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, "-c", RUN, folder], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout
+        owner = run.stdout.readline().strip()
+        assert owners.lock_of(owner) == str(folder / LOCK_NAME)
+        assert owners.is_alive(owner)
+        folder.rename(tmp_path / "renamed")
+        assert owners.is_alive(owner)
+        lock, _, started = owner.rpartition(".")
+        assert not owners.is_alive(f"{lock}.{int(started) + 1}"), "another process with its number"
+        run.kill()
+    assert not owners.is_alive(owner)
+    (tmp_path / "renamed").rename(folder)
+    assert not owners.is_alive(owner)
+
+
+def test_a_path_that_is_no_text_has_no_owner() -> None:
+    assert owners.of_this_process("/data/\udcff/run.lock") == ""
+
+
+@pytest.mark.parametrize(
+    "file", ["a\0b", "\ud800", "/\0/run.lock", "/\ud800/run.lock", "/etc/passwd", "run.lock", "/dev/watchdog"]
+)
+def test_an_owner_that_no_process_of_ours_wrote_is_not_known(file: str) -> None:
+    """On a remote host a command can write what it likes."""
+    assert owners.state(Owner(owners.machine_id(), file)) == "unknown"
+    assert owners.is_alive(file)
+
+
+@pytest.mark.parametrize("name", [LOCK_NAME, "agent-1-00000000"])
+def test_only_regular_files_are_opened_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """To open a device may do something: /dev/watchdog restarts the machine."""
+    opened: list[str] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest, **more: opened.append(os.fspath(path)) or real(path, *rest, **more))
+    file = tmp_path / name
+    for make in (lambda: os.mkfifo(file), lambda: file.symlink_to("/dev/zero"), lambda: file.symlink_to(tmp_path / "lock")):
+        make()
+        (tmp_path / "lock").touch()
+        assert owners.state(Owner(owners.machine_id(), str(file))) == "alive"
+        assert owners.state(Owner(owners.machine_id(), "/dev/zero")) == "unknown"
+        file.unlink()
+    assert not {str(file), "/dev/zero"} & set(opened)
+    file.touch()
+    assert owners.state(Owner(owners.machine_id(), str(file))) == "dead"
 
 
 def test_asking_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,12 +310,12 @@ def test_a_run_that_goes_on_meanwhile_waits_until_its_past_is_removed(
     open_ledger(tmp_path, create=True).close()
 
 
-@pytest.mark.parametrize("other", [Owner("another", "/x"), Owner(), Owner(owners.machine_id(), "alive")])
+@pytest.mark.parametrize("other", [Owner("another", "/x/run.lock"), Owner(), Owner(owners.machine_id(), "alive")])
 def test_a_label_with_two_owners_is_not_taken_for_dead(tmp_path: Path, made: types.ModuleType, other: Owner) -> None:
     """As when a command on a remote host wrote another owner down for its sandbox."""
     if other.file == "alive":
         other = Owner(other.machine, owners.hold(owners.process_label("test")))
-    left = [LeftOver("abc.1", Owner(owners.machine_id(), str(tmp_path / "gone"))), LeftOver("abc.2", other)]
+    left = [LeftOver("abc.1", Owner(owners.machine_id(), str(tmp_path / "gone" / LOCK_NAME))), LeftOver("abc.2", other)]
     vars(made).update(left_over=lambda settings: left, reap=lambda settings: pytest.fail("it is in use"))
     assert remove_all("docker") == 0
 
@@ -260,7 +323,7 @@ def test_a_label_with_two_owners_is_not_taken_for_dead(tmp_path: Path, made: typ
 def test_what_is_dead_elsewhere_is_removed_only_there(tmp_path: Path, made: types.ModuleType) -> None:
     folder = folders.make("abc.1")
     removed = [0, 1]
-    left = [LeftOver("abc.1", Owner(owners.machine_id(), str(tmp_path / "gone")))]
+    left = [LeftOver("abc.1", Owner(owners.machine_id(), str(tmp_path / "gone" / LOCK_NAME)))]
     vars(made).update(left_over=lambda settings: left, reap=lambda settings: removed.pop())
     assert remove_all("docker") == 1
     assert folder.exists()
@@ -285,7 +348,7 @@ def test_what_an_engine_makes_while_it_is_asked_is_removed_too(made: types.Modul
 
 
 def test_only_processes_are_nobodys_next_start(made: types.ModuleType, tmp_path: Path) -> None:
-    dead = Owner(owners.machine_id(), str(tmp_path / "gone"))
+    dead = Owner(owners.machine_id(), str(tmp_path / "gone" / LOCK_NAME))
     gone: list[str] = []
 
     def remove_it(settings: SandboxSettings) -> int:
@@ -296,6 +359,18 @@ def test_only_processes_are_nobodys_next_start(made: types.ModuleType, tmp_path:
     vars(made).update(left_over=lambda settings: [LeftOver(label, dead) for label in labels], reap=remove_it)
     reap_orphans(SandboxSettings(backend="docker"))
     assert gone == [labels[1]]
+
+
+@pytest.mark.parametrize("file", ["\0", "\ud800", "/dev/zero"])
+def test_a_forged_owner_does_not_keep_others_from_being_removed(made: types.ModuleType, tmp_path: Path, file: str) -> None:
+    left = [
+        LeftOver("abc", Owner(owners.machine_id(), file)),
+        LeftOver("def", Owner(owners.machine_id(), f"{tmp_path}/run.lock")),
+    ]
+    removed = [0, 1]
+    vars(made).update(left_over=lambda settings: left, reap=lambda settings: removed.pop())
+    reap_orphans(SandboxSettings(backend="docker"))
+    assert remove_all("docker") == 1
 
 
 def test_reap_ends_what_a_dead_run_left() -> None:

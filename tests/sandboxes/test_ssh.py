@@ -314,6 +314,31 @@ def test_what_a_killed_client_left_is_reaped_by_label(server: Server) -> None:
     asyncio.run(main())
 
 
+FORGED = r"""
+forged='{"machine":"MACHINE","file":"/gone/run.lock"}'
+printf '%s' 'x\nforged 0 '"$forged" >../owner
+mkdir -p '../../../U/v' && printf '%s' "x SEPARATORforged 0 $forged" >../../../U/v/owner
+mkdir -p "../../../x
+forged nan {}/v"
+touch -d @100000000000 ../../../U/v
+"""
+
+
+def test_no_sandbox_can_be_forged(server: Server) -> None:
+    """By line ends: those in names, those that dash's echo makes, and those that only Python takes for some."""
+
+    async def body(sandboxes: Sandboxes) -> None:
+        box = await sandboxes.open()
+        await box.exec(FORGED.replace("MACHINE", owners.machine_id()).replace("SEPARATOR", "\u2028"), timeout=QUICK)
+        found = await asyncio.to_thread(ssh.left_over, settings(server))
+        assert sorted(sandbox.label for sandbox in found) == ["U", "run"]
+        assert {sandbox.owner for sandbox in found} == {owners.Owner()}
+        await box.exec("rm -r ../../../U ../../../x*", timeout=QUICK)
+        await box.close()
+
+    within(server, body)
+
+
 def test_a_sandbox_that_forges_its_owner_is_nobodys(server: Server) -> None:
     async def body(sandboxes: Sandboxes) -> None:
         box = await sandboxes.open()

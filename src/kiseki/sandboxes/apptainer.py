@@ -9,8 +9,9 @@ Inside: the image read-only, and over it the sandbox's own writable layer, which
 Users are root inside where Apptainer's --fakeroot works, else themselves. When root runs it, the sandbox's root is the host's,
 with the capabilities alone that installing packages takes: an ordinary user is the safer one to run as.
 
-Installations differ in what they allow, so the ways to start an instance (`Way`) are tried, the best first; the first that works
-is kept. None leaves the network to a sandbox that must have none.
+Installations differ in what they allow, so the ways to start an instance (`Way`) are tried, the best first. The first that works
+is kept, once each better one has failed twice where it worked: a failure may pass. None leaves the network to a sandbox that must
+have none.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import contextlib
 import os
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from kiseki.errors import ImageError, SandboxError
@@ -41,6 +43,8 @@ open_images = apptainer_images.open_images
 
 _IMAGE_FAULT = re.compile(r"image format not recognized|could not open image|while loading image", re.IGNORECASE)
 """Words of Apptainer for an image that is none."""
+TRIES = 2
+"""Of a way, before a lesser one is kept: it would hold for all that this process opens, with less of the limits in force."""
 _NO_SHELL = "executable file not found"
 """Its words for a program that the image does not hold."""
 
@@ -51,6 +55,8 @@ class Apptainer:
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
         self._way: Way | None = None
+        self._failures: Counter[Way] = Counter()
+        """Where a lesser way worked; what fails in all is no fault of the way."""
         self._choosing = asyncio.Lock()
 
     async def open(self, image: str) -> ShellSandbox:
@@ -78,15 +84,19 @@ class Apptainer:
         return await self._start(program, image, self._way)
 
     async def _choose(self, program: str, image: Path) -> Instance:
-        *ways, last = _ways()
+        *ways, last = [way for way in _ways() if self._failures[way] < TRIES]
+        failed: list[Way] = []
         for way in ways:
             with contextlib.suppress(SandboxError):
-                machine = await self._start(program, image, way)
-                self._way = way
-                return machine
+                return self._works(await self._start(program, image, way), way, failed)
+            failed.append(way)
         # It asks for the least: what fails there too is the cause.
-        machine = await self._start(program, image, last)
-        self._way = last
+        return self._works(await self._start(program, image, last), last, failed)
+
+    def _works(self, machine: Instance, way: Way, failed: list[Way]) -> Instance:
+        self._failures.update(failed)
+        if all(self._failures[better] >= TRIES for better in failed):
+            self._way = way
         return machine
 
     async def _start(self, program: str, image: Path, way: Way) -> Instance:

@@ -1,8 +1,9 @@
 """Images of Apptainer: where the one that a prompt names is on this machine, and how those of registries come here.
 
-A name that begins with `/`, `./`, `../` or `~/`, or ends with `.sif`, is a file or a folder with a root filesystem. Every other
-is of a registry: `docker://IMAGE`, as Apptainer has it, or IMAGE alone, which is the same. Those are kept as SIF files in a
-folder of Kiseki's own, `$XDG_CACHE_HOME/kiseki/images` (by default below ~/.cache), where they stay until somebody removes them.
+A name that begins with `/`, `./`, `../` or `~/`, or ends with `.sif`, is a file or a folder with a root filesystem. That must not be
+this machine's, which a row of a dataset could name as well. Every other is of a registry: `docker://IMAGE`, as Apptainer has it,
+or IMAGE alone, which is the same. Those are kept as SIF files in a folder of Kiseki's own, `$XDG_CACHE_HOME/kiseki/images` (by
+default below ~/.cache), where they stay until somebody removes them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,12 @@ WORDS_CHARS = 1000
 """Of the engine's own words that are passed on."""
 LOCK_WAIT = 0.5
 """Seconds between two looks whether another process has finished the same pull, or this store has been closed."""
+THIS_MACHINE = ("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/opt", "/root", "/run", "/srv", "/tmp", "/usr", "/var")  # noqa: S108
+"""Folders of which no image is one, or holds one."""
+OF_THE_KERNEL = ("/proc", "/sys")
+"""In these is no image either."""
+SHELLS = ("bin/sh", "usr/bin/sh")
+"""One of these is in every root filesystem that a sandbox can be made of."""
 END_TIMEOUT = 5.0
 """Seconds for a pull to remove its temporary files after SIGTERM."""
 
@@ -72,13 +80,37 @@ def path_of(image: str) -> Path:
 
 
 def find(image: str) -> Path:
-    """The image's file or folder. Raises ImageError for one that is not there."""
+    """The image's file or folder. Raises ImageError for one that is not there, or is none."""
     path = path_of(image)
-    if not path.exists():
+    try:
+        found = path.resolve(strict=True)
+        reason = why_refused(found) if is_local(image) else ""
+    except (OSError, ValueError, RuntimeError):  # the last two: a name with a NUL, links in a circle
         if is_local(image):
-            raise ImageError(f"there is no image {image!r}: no file or folder {path}")
-        raise ImageError(f"the image {image!r} is not here; `kiseki images --pull` fetches those of a dataset")
-    return path
+            raise ImageError(f"there is no image {image!r}: no file or folder {path}") from None
+        raise ImageError(f"the image {image!r} is not here; `kiseki images --pull` fetches those of a dataset") from None
+    if reason:
+        raise ImageError(f"{image!r} is no image: {found} {reason}")
+    return found
+
+
+def why_refused(path: Path) -> str:
+    """Why a file or folder without links in its path is no image; "" when it may be one.
+
+    Commands in a sandbox read all that its image holds, as root where root runs it. Raises OSError.
+    """
+    if any(path.is_relative_to(each) for each in OF_THE_KERNEL):
+        return "is the kernel's"
+    if not path.is_dir():
+        return "" if path.is_file() else "is neither a file nor a folder"
+    own = (tempfile.gettempdir(), Path("~").expanduser(), Path.cwd(), _cache())
+    if path.samefile("/") or any(Path(each).resolve().is_relative_to(path) for each in (*THIS_MACHINE, *own)):
+        return "holds files of this machine, which are not for sandboxes"
+    if path.is_mount():
+        return "is a file system of this machine, which is not for sandboxes; a folder in it can be an image"
+    if not any(os.path.lexists(path / shell) for shell in SHELLS):
+        return f"has no {SHELLS[0]}, so it is not a root filesystem"
+    return ""
 
 
 def cleaned(words: str) -> str:
@@ -97,7 +129,11 @@ class Images:
         self._guard = threading.Lock()
 
     def has(self, image: str) -> bool:
-        return path_of(image).exists()
+        try:
+            find(image)
+        except ImageError:
+            return False
+        return True
 
     def pull(self, image: str, tell: Callable[[Pull], None]) -> None:
         if is_local(image):

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import math
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from kiseki.errors import SandboxError, UsageError
@@ -27,11 +29,14 @@ from kiseki.sandboxes.remote import Exceeded, open_remote
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
 
-STATUS_ROUNDS = 40
 STATUS_PAUSE = 0.05
 """Seconds between questions for a program's exit status: engines close its output a few milliseconds before they know it."""
-DEATH_ROUNDS = 10
-"""As many pauses as above until a container whose program was cut off says that it is dead, if it is."""
+STATUS_SECONDS = 20.0
+"""Until a status that an engine under load does not know yet counts as lost."""
+SIGNALLED = 128
+"""Exit statuses from here on are those of programs that a signal ended."""
+DEATH_SECONDS = 2.0
+"""After a program was cut off, in which an engine may still say of a container that it runs: some milliseconds, without load."""
 REAP_THREADS = 16
 
 
@@ -113,21 +118,33 @@ class Container:
         self._disk = DiskWatch(engine, made, settings.limits.disk_mb) if made.watched else None
         self._watching: asyncio.Task[None] | None = None
         self._removed = False
+        self._cut_off = -math.inf  # when a program last ended in a way in which it would if the container were dead
 
     def watch(self, exceeded: Exceeded) -> None:
         if self._disk:
             self._watching = asyncio.get_running_loop().create_task(self._disk.run(exceeded))
 
     async def open(self, argv: list[str]) -> Stream:
+        job = self._engine.begin(self._exec, argv)
         try:
-            program, connection = await self._engine.run(self._exec, argv)
-        except SandboxError as error:
-            died = await self._death()
-            raise SandboxError(died or str(error)) from error
+            program, connection = await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            job.add_done_callback(_close_late)
+            raise
+        except SandboxError:
+            self._cut_off = time.monotonic()
+            raise
         return EngineStream(connection, lambda: self._status(program))
 
     async def why_dead(self) -> str:
-        return await self._engine.run(self._why_dead)
+        while True:
+            try:
+                why = await self._engine.ask(self._why_dead)
+            except SandboxError as error:
+                return str(error)
+            if why or time.monotonic() > self._cut_off + DEATH_SECONDS:
+                return why
+            await asyncio.sleep(STATUS_PAUSE)
 
     async def restart(self) -> bool:
         return await self._engine.run(self._restart)
@@ -177,29 +194,38 @@ class Container:
 
         try:
             found = self._engine.call("exec_inspect", program)
-        except (APIError, SandboxError):
+        except APIError:
             return TORN
-        return None if found.get("Running") or found.get("ExitCode") is None else int(found["ExitCode"])
+        status = found.get("ExitCode")
+        if found.get("Running") or status is None:
+            return None
+        return int(status) if status >= 0 else TORN  # Podman's -1: it cannot tell.
 
     # On the event loop
 
     async def _status(self, program: str) -> int:
-        for _ in range(STATUS_ROUNDS):
-            if self._removed:  # Its programs end by that, and nobody waits for their status.
+        status = await self._ask_status(program)
+        if not 0 <= status < SIGNALLED:
+            self._cut_off = time.monotonic()
+        return status
+
+    async def _ask_status(self, program: str) -> int:
+        end = time.monotonic() + STATUS_SECONDS
+        while time.monotonic() < end and not self._removed:  # Removal ends its programs, and nobody waits for their status.
+            try:
+                status = await self._engine.ask(self._inspect_program, program)
+            except SandboxError:
                 break
-            status = await self._engine.run(self._inspect_program, program)
             if status is not None:
                 return status
             await asyncio.sleep(STATUS_PAUSE)
         return TORN
 
-    async def _death(self) -> str:
-        """Why the container is dead; waits a little for it, "" when it is not."""
-        for _ in range(DEATH_ROUNDS):
-            if died := await self.why_dead():
-                return died
-            await asyncio.sleep(STATUS_PAUSE)
-        return ""
+
+def _close_late(job: Future[tuple[str, Connection]]) -> None:
+    """Nobody waits any more for this program. It ends when its stdin does."""
+    if not job.cancelled() and not job.exception():
+        job.result()[1].close()
 
 
 def _remove_quietly(engine: Engine, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -41,7 +42,10 @@ REMOVE_PAUSE = 0.25
 """Seconds; a removal that another began, or that met a busy mount, is over soon."""
 _SIZE_WORDS = ("storage-opt", "storage opt", "storage_opt", "quota")
 """In what engines say when their storage cannot bound a container's disk."""
-_NO_SHELL = ("executable file not found", "no such file or directory", "not found in $path")
+_NOT_FOUND = ("executable file not found", "no such file or directory", "not found in $path")
+_SHELL = re.compile(r"""["'`]sh\\?["'`]|\bexec:? \S*/sh:""")
+"""Together they are an engine's words for an image without `sh`. Alone, the first stand also where a path of the engine's own is
+gone, which passes."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -78,7 +82,7 @@ def create(engine: Engine, settings: SandboxSettings, image: str, name: str) -> 
             if learnt == abilities:
                 if doing == "create" and not_there(error):
                     raise ImageError(f"image {image!r}: {said}") from error
-                if doing == "start" and any(words in said.lower() for words in _NO_SHELL):
+                if doing == "start" and _SHELL.search(said) and any(words in said.lower() for words in _NOT_FOUND):
                     raise ImageError(f"image {image!r} has no `sh`, which a sandbox needs: {said}") from error
                 raise SandboxError(f"{engine.kind} does not {doing} a container of {image!r}: {said}") from error
             engine.abilities = learnt
@@ -90,7 +94,7 @@ def create(engine: Engine, settings: SandboxSettings, image: str, name: str) -> 
         folder="" if folder == "/" else folder,
         layer=((found.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir") or "",
         watched=not abilities.sizes,
-        description=_describe(engine.kind, image, settings.limits, abilities, found.get("HostConfig") or {}),
+        description=_describe(engine.kind, image, settings.limits, abilities, found),
     )
 
 
@@ -167,16 +171,19 @@ def _create(engine: Engine, settings: SandboxSettings, image: str, name: str, ab
             MACHINE: owners.machine_id(),
         },
         host_config=host,
+        use_config_proxy=False,  # Its address may have a password in it.
     )
 
 
-def _describe(kind: str, image: str, limits: Limits, abilities: Abilities, held: dict[str, Any]) -> dict[str, str]:
-    """`held`: what the engine says of the container; a limit that its platform cannot enforce is zero there."""
+def _describe(kind: str, image: str, limits: Limits, abilities: Abilities, found: dict[str, Any]) -> dict[str, str]:
+    """`found`: what the engine says of the container."""
+    held = found.get("HostConfig") or {}  # A limit that its platform cannot enforce is zero there.
+    disk = f"{limits.disk_mb} MB" if abilities.sizes else f"{limits.disk_mb} MB, watched"
     return {
         "backend": kind,
         "isolation": "container: own file system, processes" + ("" if limits.network else ", network"),
         "network": "the engine's default" if limits.network else "none",
-        "disk": f"{limits.disk_mb} MB" if abilities.sizes else f"{limits.disk_mb} MB, watched",
+        "disk": f"{disk}; volumes not limited" if found.get("Mounts") else disk,
         "memory": f"{limits.memory_mb} MB" if held.get("Memory") else "not limited",
         "cpus": f"{limits.cpus:g}" if held.get("NanoCpus") or held.get("CpuQuota") else "not limited",
         "processes": f"{limits.processes}" if held.get("PidsLimit") else "not limited",

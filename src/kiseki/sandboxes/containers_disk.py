@@ -1,15 +1,17 @@
 """Watches what a container has written, where its engine cannot bound that: what runs is ended when it takes more than it may.
 
-A look costs the engine a walk through all that the container wrote, so it is only taken where the disk itself got fuller, which
-costs nothing to see on the engine's own machine. What is written between two looks may go beyond the limit. Not counted: the
-volumes that an image declares.
+A look costs the engine a walk through all that the container wrote (a second for half a million files), so it is only taken
+where the disk itself got fuller, which costs nothing to see on the engine's own machine. What is written from one glance at the
+disk to the end of the look that follows may go beyond the limit. Not counted: the volumes that an image declares.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from pathlib import Path
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes.cgroup import MEGABYTE
@@ -20,11 +22,12 @@ from kiseki.sandboxes.remote import Exceeded
 PACE = 2.0
 """Seconds between glances at the disk; a fast one takes some GB in it."""
 LONGEST = 10.0
-"""Seconds after which a look is taken all the same: the disk may be another machine's, or others free what this one takes."""
+"""Seconds after which a look is taken all the same: others may free what this one takes, or the disk be another machine's."""
 NOTICEABLE = 16
-"""A disk that got fuller by this part of the limit since the last look is reason for one."""
+"""A disk that got fuller by this part of the limit since the last look is reason for one, or by half of what was left of the
+limit if that is more: on a disk that hundreds fill, each is looked at a few times only until it may have reached its limit."""
 COST_FACTOR = 50
-"""A container is looked at for 2 % of the time at most."""
+"""Without such a reason, looks may take up 2 % of the time."""
 
 
 class DiskWatch:
@@ -32,7 +35,7 @@ class DiskWatch:
         self._engine = engine
         self._made = made
         self._limit = limit_mb
-        self._free = _free(made.layer)
+        self._free = _free(made.layer)  # the most since the last look
         self._looked = time.monotonic()
         self._cost = 0.0
         self._size = 0
@@ -40,50 +43,68 @@ class DiskWatch:
     async def run(self, exceeded: Exceeded) -> None:
         """Until it is cancelled, or the sandbox is no more."""
         while True:
-            await asyncio.sleep(max(PACE, COST_FACTOR * self._cost))
+            await asyncio.sleep(PACE)
             if not self._reason():
                 continue
             try:
                 size = await self._look()
-                if size > self._limit * MEGABYTE and size > self._size:
-                    used = size // MEGABYTE
+            except SandboxError:  # A silent engine may speak again; a walk may take longer than an answer may.
+                continue
+            if size > self._limit * MEGABYTE and size > self._size:
+                used = size // MEGABYTE
+                try:
                     await exceeded(
                         f"disk full: this sandbox may hold {self._limit} MB and its files have {used} MB. "
                         "All that was running in it has been ended; remove files before you go on"
                     )
+                except SandboxError:  # Told elsewhere, to whoever uses the sandbox.
+                    return
+                with contextlib.suppress(SandboxError):
                     size = await self._look()  # It went on until it was ended.
-                self._size = size
-            except SandboxError:  # Told elsewhere, to whoever uses the sandbox.
-                return
+            self._size = size
 
     def _reason(self) -> bool:
-        if time.monotonic() - self._looked > LONGEST:
-            return True
+        quiet, rest = time.monotonic() - self._looked, COST_FACTOR * self._cost
         free = _free(self._made.layer)
-        return free is not None and self._free is not None and self._free - free > self._limit * MEGABYTE // NOTICEABLE
+        if free is None or self._free is None:
+            return quiet > min(rest, LONGEST)
+        self._free = max(self._free, free)  # What others freed before must not hide what is taken from now on.
+        limit = self._limit * MEGABYTE
+        return self._free - free > max(limit // NOTICEABLE, (limit - self._size) // 2) or quiet > max(rest, LONGEST)
 
     async def _look(self) -> int:
         """Bytes that the container has written."""
         self._free = _free(self._made.layer)
-        self._looked = time.monotonic()
-        size = await self._engine.run(self._ask)
-        self._cost = time.monotonic() - self._looked
-        return size
+        try:
+            return await self._engine.look(self._ask)
+        finally:
+            self._looked = time.monotonic()
 
     def _ask(self) -> int:
+        """In a thread: the wait for one is no part of the cost."""
         from docker.errors import APIError
 
+        began = time.monotonic()
         try:
             found = self._engine.call("containers", all=True, size=True, filters={"id": self._made.identity})
         except APIError:
             return 0
+        finally:
+            self._cost = time.monotonic() - began
         return int(found[0].get("SizeRw") or 0) if found else 0
 
 
 def _free(folder: str) -> int | None:
-    """Bytes on its disk, None where it is not on this machine."""
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return None
-    return status.f_bavail * status.f_frsize
+    """Bytes on its disk, None where it is not on this machine.
+
+    Engines keep ordinary users out of their folders: the nearest one above that may be asked is on the same disk.
+    """
+    while True:
+        try:
+            status = os.statvfs(folder)
+        except PermissionError:
+            folder = str(Path(folder).parent)
+        except OSError:
+            return None
+        else:
+            return status.f_bavail * status.f_frsize

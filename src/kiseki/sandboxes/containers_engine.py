@@ -1,7 +1,8 @@
 """A Docker or Podman engine as one process talks to it: where it is, the client, and errors in words.
 
 Both speak Docker's API, so docker-py is the client for both. It blocks: calls from the event loop run in threads of the engine's
-own, since asyncio's default pool has a handful and would let few containers start at once.
+own, since asyncio's default pool has a handful and would let few containers start at once. Questions have threads apart, so that
+none waits for what is made and removed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +23,13 @@ ANSWER_TIMEOUT = 30.0
 """Seconds in which an engine that is there says its version: milliseconds, unless it starts a hundred containers meanwhile."""
 CALL_TIMEOUT = 120.0
 """Seconds for any other answer: an engine that starts a hundred containers at once answers late, one that hangs never does."""
+QUESTION_TIMEOUT = 15.0
+"""Seconds for what is only looked up, which takes milliseconds: whoever asks has something that went wrong on hand."""
 THREADS = 32
 """Calls to the engine at once. More wait: engines serialize most of their work, and Docker creates no faster beyond 16."""
+LOOKS = 8
+"""Walks at once through all that a container wrote; each keeps a processor and the disk of the engine busy."""
+CONNECTIONS = 2 * THREADS + LOOKS
 
 PODMAN_START = "start its service with: podman system service --time 0 unix:///tmp/podman.sock & export CONTAINER_HOST=unix:///tmp/podman.sock"
 DOCKER_START = "start dockerd, or name an engine with DOCKER_HOST"
@@ -50,6 +56,8 @@ class Engine:
         self._client: Any = None
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=kind)
+        self._questions = ThreadPoolExecutor(THREADS, thread_name_prefix=kind)
+        self._looks = ThreadPoolExecutor(LOOKS, thread_name_prefix=kind)
 
     @property
     def client(self) -> Any:
@@ -74,7 +82,7 @@ class Engine:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """A blocking function in a thread. Cancelled, it ends without its result, but not before the function does: what that
         made can be removed then."""
-        job = self._threads.submit(function, *arguments)
+        job = self.begin(function, *arguments)
         future = asyncio.wrap_future(job)
         try:
             return await asyncio.shield(future)
@@ -83,9 +91,25 @@ class Engine:
                 await settled(future)
             raise
 
+    def begin(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """A blocking function in a thread, for who does not wait for it until it is over."""
+        return self._threads.submit(function, *arguments)
+
+    async def ask(self, function: Callable[..., T], *arguments: Any) -> T:
+        """A blocking function that makes nothing; left alone when cancelled. Raises SandboxError when the engine is silent."""
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self._questions.submit(function, *arguments)), QUESTION_TIMEOUT)
+        except TimeoutError:
+            raise SandboxError(f"{self.kind}: the engine does not answer") from None
+
+    async def look(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The same, without a limit of time but the call's own."""
+        return await asyncio.wrap_future(self._looks.submit(function, *arguments))
+
     def close(self) -> None:
         """Let go of the connections. What is under way ends by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._questions, self._looks):
+            threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -155,7 +179,7 @@ def _connect(kind: str) -> Any:
         )
 
     def make(version: str) -> Any:
-        options = {"version": version, "timeout": ANSWER_TIMEOUT, "max_pool_size": THREADS}
+        options = {"version": version, "timeout": ANSWER_TIMEOUT, "max_pool_size": CONNECTIONS}
         client = (docker.DockerClient(base_url=host, **options) if kind == "podman" else docker.from_env(**options)).api
         # A CA bundle that the environment names for the web must not stand in for the engine's own.
         client.trust_env = not isinstance(client.verify, str)
@@ -172,7 +196,7 @@ def _connect(kind: str) -> Any:
     client.timeout = CALL_TIMEOUT
     for scheme in ("http://", "https://"):  # docker-py sizes the pools of unix sockets alone.
         if scheme in client.adapters:
-            client.mount(scheme, HTTPAdapter(pool_maxsize=THREADS))
+            client.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
     return client
 
 

@@ -61,7 +61,7 @@ class EngineImages:
                 tell(layers.take(event))
         except APIError as error:
             raise _failure(image, reason(error), status(error)) from error
-        except (DockerException, RequestException, OSError) as error:
+        except (DockerException, RequestException, OSError, msgspec.DecodeError) as error:
             raise _error(image, f"{self._engine.kind} broke off: {reason(error)}", retryable=True) from error
         if not self.has(image):
             raise _error(image, f"{self._engine.kind} pulled it, and it is not there", retryable=True)

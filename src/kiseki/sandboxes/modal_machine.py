@@ -100,9 +100,8 @@ class ModalMachine:
         self._pulse.cancel()
         if self._removed:
             return
-        with asking("end a sandbox"):
-            with contextlib.suppress(sdk().exception.NotFoundError):
-                await answer(self._instance.terminate.aio(wait=True), REMOVE_SECONDS)
+        with asking("end a sandbox"), contextlib.suppress(sdk().exception.NotFoundError):
+            await answer(self._instance.terminate.aio(wait=True), REMOVE_SECONDS)
         self._removed = True
         with contextlib.suppress(Exception):
             await answer(self._instance.detach.aio(), DETACH_SECONDS)

@@ -160,7 +160,7 @@ def is_alive(file: str) -> bool:
 
 @contextlib.contextmanager
 def seized(file: str) -> Iterator[bool]:
-    """Whether nobody holds the lock of this `Owner.file`; when so, nobody can take it inside the context, as a run would that goes
+    """Whether nobody holds the lock of this `Owner.file`. If so, nobody can take it inside the context, as a run would that goes
     on meanwhile."""
     descriptor = -1
     lock = lock_of(file)

@@ -23,6 +23,7 @@ from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN
 from kiseki.sandboxes.jobs import Job, NoAnswerError, ask
 from kiseki.sandboxes.machine import Machine, Stream
 from kiseki.sandboxes.programs import SESSION, Program
+from kiseki.sandboxes.python import PYTHON_VARIABLES
 from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
 
 OPEN_TIMEOUT = 60.0
@@ -346,7 +347,8 @@ class RemoteSupervisor:
     # Shells
 
     def _prelude(self) -> str:
-        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in self._machine.environment.items())
+        variables = {"TERM": "dumb", **PYTHON_VARIABLES, **self._machine.environment}
+        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in variables.items())
         return f"{exports}{_HOME}"
 
     async def _open_shell(self, argv: list[str], line: str) -> _Shell:
