@@ -100,6 +100,32 @@ def test_interrupts(tmp_path: Path, engine: str, times: int, number: signal.Sign
     assert [row["prompt_index"] for row in read_rows(tmp_path / "data/r/trajectories.jsonl")] == list(range(80))
 
 
+@pytest.mark.parametrize("sandbox", ["local", "bubblewrap"])
+def test_commands_can_be_stopped_in_workers_too(tmp_path: Path, sandbox: str) -> None:
+    """What a worker does with signals is not what the model's commands do with them."""
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "go"}])
+    commands = ["sleep 4322 & kill $!; wait $!; echo status $?", "timeout 0.1 sleep 60; echo after $?", "trap"]
+    calls = [{"name": "terminal", "arguments": {"command": command, "timeout": 20}} for command in commands]
+    script = [{"turns": [{"reasoning": "r", "tool_calls": calls}, {"content": "done"}]}]
+    with MockServer(script=script) as server:
+        flags = (
+            "batch",
+            "--dataset_file=p.jsonl",
+            "--run_name=r",
+            "--batch_size=4",
+            f"--base_url={server.base_url}",
+            "--model=m",
+        )
+        more = ("--distribution=terminal_only", "--engine=processes", "--num_workers=1", f"--sandbox={sandbox}")
+        kiseki(*flags, *more, cwd=tmp_path)
+    (row,) = read_rows(tmp_path / "data/r/trajectories.jsonl")
+    (seen,) = [turn["value"] for turn in row["conversations"] if turn["from"] == "tool"]
+    assert "status 143" in seen
+    assert "after 124" in seen
+    assert "SIGTERM" not in seen
+    assert (row["metadata"]["sandbox"], row["metadata"]["image"], row["metadata"]["cwd"]) == (sandbox, "", "")
+
+
 LOOK = "cat /tmp/x ~/x 2>&1; pgrep -f 'sleep 4321' && echo found a process; env; echo $HOME"
 LEAVE = "echo secret > /tmp/x; echo secret > ~/x; (sleep 4321 &) ; nohup setsid sleep 4321 >/dev/null 2>&1 & echo left"
 

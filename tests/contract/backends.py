@@ -157,6 +157,13 @@ def _engine(kind: str) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
+def _busybox() -> Iterator[Place]:
+    """Docker with an image that has no bash and none of GNU's programs."""
+    with _engine("docker") as place:
+        yield msgspec.structs.replace(place, image=engines.BUSYBOX)
+
+
+@contextlib.contextmanager
 def _apptainer() -> Iterator[Place]:
 
     def kill(label: str) -> None:
@@ -254,14 +261,28 @@ _PLACES: dict[str, Callable[[], contextlib.AbstractContextManager[Place]]] = {
     "apptainer": _apptainer,
     "modal": _modal,
     "ssh": _ssh,
+    "busybox": _busybox,
 }
 
+SHELLS = (*ALL, "busybox")
+"""All, and one where the shell is no bash: for what depends on the shell."""
 PYTHON = ("local", "bubblewrap", "ssh")
 """Those with a python3 inside."""
 WITH_IMAGES = HAS_IMAGES
 WITHOUT_IMAGES = tuple(name for name in ALL if name not in HAS_IMAGES)
 APART = tuple(name for name in ALL if name not in ("local", "ssh"))
 """Those whose commands cannot reach the host's processes and files."""
+
+
+def places(*backends: str) -> Callable[..., Iterator[Place]]:
+    """A fixture that is each of them."""
+
+    @pytest.fixture(scope="module", params=backends)
+    def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+        with tested(request.param) as place:
+            yield place
+
+    return place
 
 
 def only(*backends: str) -> pytest.MarkDecorator:

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contract.backends import ALL, places
 
-import pytest
-from contract.backends import ALL, Place, tested
-
-
-@pytest.fixture(scope="module", params=ALL)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with tested(request.param) as place:
-        yield place
+place = places(*ALL)

@@ -6,11 +6,13 @@ import asyncio
 import os
 
 import pytest
-from contract.backends import Place
+from contract.backends import SHELLS, Place, places
 from contract.opening import QUICK, alive_with, out, sh, until, within
 
 from kiseki.errors import ToolError
 from kiseki.sandboxes.base import Sandbox
+
+place = places(*SHELLS)
 
 STUBBORN = [
     "sleep 1000; sleep 1000; touch went-on",

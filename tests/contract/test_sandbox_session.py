@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from contract.backends import PYTHON, Place, only
+from contract.backends import PYTHON, SHELLS, Place, only, places
 from contract.opening import QUICK, forget_peak, out, peak_memory, sh, within
 
 from kiseki.errors import ToolError
 from kiseki.sandboxes.base import Sandbox
+
+place = places(*SHELLS)
 
 LIBRARY_SIGNALS = 1 << (32 - 1) | 1 << (33 - 1)
 """The C library's own. A program that GNU make 4.3 starts is left with both ignored, and nothing below it can change that."""

@@ -260,10 +260,11 @@ def test_a_start_that_is_given_up_comes_back_where_modal_hangs(server: ModalServ
         server.hold_creates(True)
         opening = asyncio.ensure_future(given_up())
         await until(lambda: len(server.instances) == 2)
-        await asyncio.sleep(1.0)
-        server.hold_creates(False)  # too late
+        await asyncio.sleep(2 * boxes._settings.start_timeout)
+        server.hold_creates(False)
         await opening
-        await given_up("SandboxCreateV2", "AppGetOrCreate")
+        monkeypatch.setattr(modal, "CREATE_GRACE", 0.1)
+        await given_up("SandboxCreateV2")
         server.hanging.clear()
         boxes._settings = msgspec.structs.replace(boxes._settings, start_timeout=QUICK)
         box = await boxes.open(image=engines.BUSYBOX)
@@ -301,8 +302,23 @@ def test_a_program_whose_start_is_given_up_leaves_the_rest_as_it_is(server: Moda
         server.hanging.clear()
         stream, said = await machine.open(["echo", "on"]), bytearray()
         stream.follow(said.extend)
-        assert (await asyncio.wait_for(stream.exited, QUICK), said) == (0, b"on\n")
+        assert await asyncio.wait_for(stream.exited, QUICK) == 0
+        assert said == bytearray(b"on\n")
         stream.close()
+        await machine.remove()
+
+    asyncio.run(main())
+
+
+def test_a_program_that_closes_its_output_has_not_broken_off(server: ModalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modal_machine, "EXIT_SECONDS", 0.0)
+
+    async def main() -> None:
+        backend = modal.ModalBackend(settings())
+        machine = modal_machine.ModalMachine(await backend._create(await backend._image(engines.BUSYBOX)), Limits())
+        stream = await machine.open(["sh", "-c", "exec >&-; sleep 0.3; exit 5"])
+        stream.follow(lambda data: None)
+        assert await asyncio.wait_for(stream.exited, QUICK) == 5
         await machine.remove()
 
     asyncio.run(main())

@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,11 +189,16 @@ def test_only_regular_files_are_opened_to_ask(tmp_path: Path, monkeypatch: pytes
     """To open a device may do something: /dev/watchdog restarts the machine."""
     opened: list[str] = []
     real = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest, **more: opened.append(os.fspath(path)) or real(path, *rest, **more))
-    file = tmp_path / name
-    for make in (lambda: os.mkfifo(file), lambda: file.symlink_to("/dev/zero"), lambda: file.symlink_to(tmp_path / "lock")):
-        make()
-        (tmp_path / "lock").touch()
+
+    def note(path: str, *rest: Any) -> int:
+        opened.append(os.fspath(path))
+        return real(path, *rest)
+
+    monkeypatch.setattr(os, "open", note)
+    file, lock = tmp_path / name, tmp_path / "lock"
+    lock.touch()
+    for target in ("", "/dev/zero", lock):
+        file.symlink_to(target) if target else os.mkfifo(file)
         assert owners.state(Owner(owners.machine_id(), str(file))) == "alive"
         assert owners.state(Owner(owners.machine_id(), "/dev/zero")) == "unknown"
         file.unlink()
@@ -260,6 +266,8 @@ def test_what_nobody_wrote_an_owner_down_for_is_in_use_while_it_is_young_or_has_
         assert remove_all() == 0
         process.kill()
     os.utime(folder.parent, OLD)
+    assert found("abc") == ("dead", 1)
+    (own_base / owners.FOLDER / "abc").write_text(json.dumps({"machine": owners.machine_id(), "file": "/not/ours"}))
     assert found("abc") == ("dead", 1)
     (own_base / "empty").mkdir()
     os.utime(own_base / "empty", OLD)

@@ -65,7 +65,7 @@ def test_time_limits(play: Play) -> None:
         assert (await box("terminal", command=":", timeout=9999))["note"] == "timeout was set to 600 s (allowed: 1 to 600)"
         ended = await box("terminal", command="exit 7")
         assert ended["exit_code"] == 7
-        assert ended["note"] == "the shell was restarted: current folder, variables and functions are reset"
+        assert ended["note"] == "the shell was restarted, in the folder of before this command; variables and functions are reset"
         assert (await box("terminal", command="echo ${X-gone}"))["output"] == "gone\n"
         assert (await box("terminal", command="(sleep 0.1; kill -9 $$) &"))["exit_code"] == 0
         await asyncio.sleep(0.5)

@@ -172,9 +172,10 @@ async def _serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    # what a signal to all processes of a run means is the driver's to say; it tells us by closing the socket
+    # what a signal to all processes of a run means is the driver's to say; it tells us by closing the socket. A handler, since
+    # what is ignored stays so in every program below: the model's commands, too
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)
     try:
         asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
     except BaseException:

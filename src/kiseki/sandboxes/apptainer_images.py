@@ -1,9 +1,9 @@
 """Images of Apptainer: where the one that a prompt names is on this machine, and how those of registries come here.
 
-A name that begins with `/`, `./`, `../` or `~/`, or ends with `.sif`, is a file or a folder with a root filesystem. That must not be
-this machine's, which a row of a dataset could name as well. Every other is of a registry: `docker://IMAGE`, as Apptainer has it,
-or IMAGE alone, which is the same. Those are kept as SIF files in a folder of Kiseki's own, `$XDG_CACHE_HOME/kiseki/images` (by
-default below ~/.cache), where they stay until somebody removes them.
+A name that begins with `/`, `./`, `../` or `~/`, or ends with `.sif`, is a file or a folder with a root filesystem. That must not
+be this machine's, which a row of a dataset could name as well. Every other is of a registry: `docker://IMAGE`, as Apptainer has
+it, or IMAGE alone, which is the same. Those are kept as SIF files in a folder of Kiseki's own, `$XDG_CACHE_HOME/kiseki/images`
+(by default below ~/.cache), where they stay until somebody removes them.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ THREADS = 32
 LOOKS = 8
 """Walks at once through all that a container wrote; each keeps a processor and the disk of the engine busy."""
 CONNECTIONS = 2 * THREADS + LOOKS
+"""That are kept open: one for each thread."""
 
 PODMAN_START = "start its service with: podman system service --time 0 unix:///tmp/podman.sock & export CONTAINER_HOST=unix:///tmp/podman.sock"
 DOCKER_START = "start dockerd, or name an engine with DOCKER_HOST"

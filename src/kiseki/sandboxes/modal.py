@@ -137,7 +137,8 @@ class ModalBackend:
                 stream = await machine.open(["pwd"])
                 stream.follow(said.extend)
                 status = await stream.exited
-                why = f"`pwd` ends with status {status}" if status else ""
+                how = "without a status" if status == TORN else f"with status {status}"
+                why = f"`pwd` ends {how}" if status else ""
             except SandboxError as error:
                 why = str(error)
             finally:

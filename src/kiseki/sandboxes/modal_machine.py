@@ -25,7 +25,7 @@ REMOVE_SECONDS = 30.0
 DETACH_SECONDS = 5.0
 """To let go of our side of an instance that is gone."""
 EXIT_SECONDS = 10.0
-"""From the end of a program's output to its exit status."""
+"""From where a program's output breaks off to its exit status."""
 QUIET_SECONDS = 2.0
 """A program is over, and something else still holds its stdout: after so long without output, nothing more of its own comes."""
 HELD_BYTES = 1 << 20
@@ -148,7 +148,8 @@ class ModalStream(Stream):
         try:
             await asyncio.wait([exiting, reading], return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
-                await asyncio.wait([exiting], timeout=EXIT_SECONDS)
+                # A program may close its stdout and run on.
+                await asyncio.wait([exiting], timeout=None if reading.result() else EXIT_SECONDS)
             else:
                 await self._quiet(reading)
             self.ended(exiting.result() if exiting.done() else TORN)
@@ -161,11 +162,14 @@ class ModalStream(Stream):
             return int(await self._process.wait.aio())
         return TORN
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
+        """To its end, which it did not come to where this is false."""
         # A torn stream tells by its exit status, which nobody has then.
         with contextlib.suppress(Exception):
             while not await self._read_on():
                 await self._wanted.wait()
+            return True
+        return False
 
     async def _read_on(self) -> bool:
         """Whether that was all; False when nobody follows and much is held."""
@@ -180,7 +184,7 @@ class ModalStream(Stream):
         finally:
             await output.aclose()
 
-    async def _quiet(self, reading: asyncio.Future[None]) -> None:
+    async def _quiet(self, reading: asyncio.Future[bool]) -> None:
         """Until the output ends, or nothing more of it comes."""
         before = -1
         while not reading.done() and before != self._total:

@@ -160,8 +160,8 @@ def is_alive(file: str) -> bool:
 
 @contextlib.contextmanager
 def seized(file: str) -> Iterator[bool]:
-    """Whether nobody holds the lock of this `Owner.file`. If so, nobody can take it inside the context, as a run would that goes
-    on meanwhile."""
+    """Whether nobody holds the lock of this `Owner.file`; true of "", for no lock. If so, nobody can take it inside the context,
+    as a run would that goes on meanwhile."""
     descriptor = -1
     lock = lock_of(file)
     try:
@@ -169,7 +169,7 @@ def seized(file: str) -> Iterator[bool]:
             if lock not in _held and _LOCK.fullmatch(lock):
                 descriptor = _open(lock)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            dead = descriptor >= 0
+            dead = descriptor >= 0 or not lock
         except (FileNotFoundError, NotADirectoryError):
             dead = not _has_process(file)
         except (OSError, ValueError):  # held; or a file system that cannot tell; or no lock

@@ -120,7 +120,7 @@ def _found_here(settings: SandboxSettings, label: str) -> Found:
     state = owners.state(owner)
     # What is in use here has processes: without any, it was left even where nobody wrote down whose it is.
     if state == "unknown" and folders.is_untouched(label) and not processes.marked(*folders.cookies(label)):
-        state = "dead"
+        owner, state = Owner(), "dead"
     return _found(settings, label, owner, state, [folders.made_at(folder) for folder in folders.left_over(label)])
 
 

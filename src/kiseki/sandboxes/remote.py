@@ -217,7 +217,8 @@ class RemoteSupervisor:
         finally:
             job.unfollow()
             self._busy.discard(runner)
-            if job.status is None and not stream.exited.done():
+            ended = stream.exited.done()  # by itself, not by what follows
+            if job.status is None and not ended:
                 self._later(self._end_program(runner, token))
             elif alone or job.status is None or len(self._idle) >= IDLE_RUNNERS:
                 stream.close()
@@ -226,7 +227,7 @@ class RemoteSupervisor:
                 self._idle.append(runner)
         if job.status is None and not job.full:
             await self.check()
-            if not stream.exited.done():
+            if not ended:
                 return TIMED_OUT, bytes(job.output), False
             if runner.kept and not job.begun:
                 return await self.run(script, stdin, max_output, timeout)

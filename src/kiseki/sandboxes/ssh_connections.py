@@ -289,8 +289,8 @@ class Pool:
         finally:
             if stream:
                 stream.close()
-        if status == TORN and stream.connection.lost:
-            raise SandboxError(stream.connection.lost)
+        if status == TORN:
+            raise SandboxError(stream.connection.lost or f"{self.address} ended a program without a word on how")
         return status, output.decode(errors="replace")
 
     async def close(self) -> None:

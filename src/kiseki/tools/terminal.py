@@ -11,6 +11,7 @@ import posixpath
 from typing import Any, Literal
 
 from kiseki.errors import ToolError
+from kiseki.sandboxes.base import KILLED
 from kiseki.tools import processes
 from kiseki.tools.paths import RESTARTED, absolute, check_path, session_place
 from kiseki.tools.registry import ToolContext, tool
@@ -84,8 +85,10 @@ async def terminal(
         goes_on = "a new session stands" if result.session_restarted else "the session goes on"
         answer["timed_out"] = True
         answer["error"] = f"the command was killed after {limit:g} s; {goes_on}"
+    elif result.exit_code == KILLED and (memory := context.sandbox.describe().get("memory", "")).endswith(" MB"):
+        notes.append(f"a program was killed (SIGKILL); the memory limit here is {memory}")
     if context.state.pop(RESTARTED, False) or result.session_restarted:
-        notes.append("the shell was restarted: current folder, variables and functions are reset")
+        notes.append("the shell was restarted, in the folder of before this command; variables and functions are reset")
     if notes:
         answer["note"] = "; ".join(notes)
     return answer

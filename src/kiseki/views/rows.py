@@ -46,6 +46,10 @@ class Metadata(msgspec.Struct, frozen=True):
     """US dollars."""
     sandbox: str
     """Backend that the tools ran in, "" when none was needed."""
+    image: str
+    """Of the sandbox, "" where it had none."""
+    cwd: str
+    """The dataset row's."""
     unavailable_toolsets: str
     """Toolsets of the distribution that the run did without, comma-separated."""
     source: str
@@ -113,6 +117,8 @@ def row_line(done: DoneRollout, tools: tuple[str, ...], schemas: dict[str, str])
             cached_tokens=usage.cached_tokens,
             cost=float(usage.cost),
             sandbox=record.sandbox.get("backend", ""),
+            image=record.sandbox.get("image", ""),
+            cwd=prompt.cwd,
             unavailable_toolsets=",".join(record.unavailable_toolsets),
             source=prompt.source,
         ),
