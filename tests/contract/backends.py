@@ -73,6 +73,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a line: what takes some seconds; a gigabyte on two."""
     held_bytes: int = 40_000_000
     """Most that this process holds of a command's output, whatever its size."""
+    bash: bool = True
+    """There is one, and it is the session's shell."""
+    cannot_enter: int = 1
+    """Status of a `cd` that fails."""
+    death_notice: int = 0
+    """Bytes in the output with which the shell says that a command was killed."""
+    mute: frozenset[str] = frozenset()
+    """Commands after which the shell says nothing more: they run to their limit, and it is replaced."""
 
 
 @contextlib.contextmanager
@@ -160,7 +168,15 @@ def _engine(kind: str) -> Iterator[Place]:
 def _busybox() -> Iterator[Place]:
     """Docker with an image that has no bash and none of GNU's programs."""
     with _engine("docker") as place:
-        yield msgspec.structs.replace(place, image=engines.BUSYBOX)
+        yield msgspec.structs.replace(
+            place,
+            image=engines.BUSYBOX,
+            bash=False,
+            cannot_enter=2,
+            death_notice=len("Killed\n"),
+            mute=frozenset({"set -n"}),  # A shell that is not interactive does as it is told.
+            long_line=100_000_000,
+        )
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from contract.opening import QUICK, alive_with, out, sh, until, within
 
 from kiseki.errors import ToolError
 from kiseki.sandboxes.base import Sandbox
+from kiseki.sandboxes.shell import ABORT_SIGNAL
 
 place = places(*SHELLS)
 
@@ -54,7 +55,8 @@ ODD_NAMES = (
 
 def test_a_timeout_ends_the_whole_command_and_nothing_else(place: Place) -> None:
     async def body(box: Sandbox) -> None:
-        for number, command in enumerate(STUBBORN):
+        commands = [command for command in STUBBORN if place.bash or not command.startswith("bash")]
+        for number, command in enumerate(commands):
             await sh(box, f"mkdir ~/{number}; cd ~/{number}; X=kept; sleep 3210 & JOB=$!")
             result = await sh(box, f"echo partial; {command}", timeout=0.3)
             assert (result.exit_code, result.timed_out, result.session_restarted) == (124, True, False), command
@@ -80,7 +82,7 @@ def test_a_timeout_reaches_daemons(place: Place) -> None:
 
 def test_a_shell_that_cannot_be_aborted_is_replaced(place: Place) -> None:
     async def body(box: Sandbox) -> None:
-        result = await sh(box, "trap '' RTMAX; while :; do :; done", timeout=0.1)
+        result = await sh(box, f"trap '' {ABORT_SIGNAL:d}; while :; do :; done", timeout=0.1)
         assert (result.exit_code, result.timed_out, result.session_restarted) == (124, True, True)
         assert await out(box, "echo ok") == "ok\n"
 

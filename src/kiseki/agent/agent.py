@@ -21,7 +21,7 @@ from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.models.factory import check_model, open_model, with_api_key
 from kiseki.sandboxes import owners
 from kiseki.sandboxes.base import Limits
-from kiseki.sandboxes.factory import Sandboxes, with_backend
+from kiseki.sandboxes.factory import Sandboxes, why_no_image, with_backend
 from kiseki.sandboxes.reaper import reap_orphans
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.registry import Tool, tools_in
@@ -170,9 +170,13 @@ class AIAgent:
         return _run_on_a_thread(self.arun(prompt))
 
     async def arun(self, prompt: str, *, image: str = "", cwd: str = "") -> AgentResult:
-        """Run one prompt to its end. Several may run at once."""
+        """Run one prompt to its end, in `image` or else the agent's `sandbox_image`, starting in the folder `cwd`. Several may
+        run at once.
+        """
         if not prompt.strip():
             raise UsageError("the prompt is empty")
+        if self.tools.needs_sandbox and (why := why_no_image(self.sandbox, image)):
+            raise UsageError(why)
         spec = RolloutSpec(
             key=secrets.token_hex(8),
             prompt=Prompt(index=0, messages=(Message(role="user", content=prompt),), image=image, cwd=cwd),

@@ -69,7 +69,8 @@ def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "sandbox_memory", at_least(LEAST_MEMORY_MB), "MB of memory that one may use", limits.memory_mb)
     flag(group, "sandbox_cpus", at_least(0.01, float), "CPUs that one may use; 0.5 is half of one", limits.cpus)
     flag(group, "sandbox_processes", at_least(1), "processes and threads at once in one", limits.processes)
-    flag(group, "sandbox_disk", at_least(1), "MB of files that one may write (bubblewrap keeps them in memory: half of --sandbox_memory at most)", limits.disk_mb)
+    words = "MB of files that one may write; bubblewrap keeps them in memory: half of --sandbox_memory at most"
+    flag(group, "sandbox_disk", at_least(1), words, limits.disk_mb)
     flag(group, "sandbox_timeout", at_least(0.001, float), "seconds that one may take to start", 60.0)
     flag(group, "ssh_host", str, "[user@]host[:port] for --sandbox=ssh; keys and known hosts are those of OpenSSH", "")
     return group

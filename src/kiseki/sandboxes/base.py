@@ -39,8 +39,8 @@ class ExecResult(msgspec.Struct, frozen=True):
     truncated: bool = False
     """The middle of the output was dropped (a line in it says how much)."""
     session_restarted: bool = False
-    """The shell was lost (the command ended it, or it could not be stopped otherwise) and a new one stands, in the folder of before
-    the command; variables and functions are reset."""
+    """The shell was lost (the command ended it, or it could not be stopped otherwise) and a new one stands, in the folder of
+    before the command; variables and functions are reset."""
 
 
 class Sandbox(Protocol):

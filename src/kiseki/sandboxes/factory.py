@@ -77,11 +77,11 @@ def choose_backend(settings: SandboxSettings) -> str:
     if name not in ("auto", *BACKENDS):
         raise UsageError(f"there is no sandbox backend {name!r}; the backends are auto, {', '.join(BACKENDS)}")
     if settings.image and name not in HAS_IMAGES:
-        raise UsageError(f"--sandbox_image: sandbox backend {name!r} has no images; {', '.join(HAS_IMAGES)} have")
+        raise UsageError(f"sandbox_image (--sandbox_image): sandbox backend {name!r} has no images; {', '.join(HAS_IMAGES)} have")
     if settings.host and name != "ssh":
-        raise UsageError(f"--ssh_host is for --sandbox=ssh, and the sandbox backend is {name!r}")
+        raise UsageError(f"ssh_host (--ssh_host) is for sandbox backend 'ssh', and the backend is {name!r}")
     if name == "ssh" and not settings.host:
-        raise UsageError("--sandbox=ssh needs --ssh_host=[user@]host[:port]: where its sandboxes are")
+        raise UsageError("sandbox backend 'ssh' needs ssh_host (--ssh_host=[user@]host[:port]): where its sandboxes are")
     reasons: list[str] = []
     for candidate in AUTO if name == "auto" else (name,):
         reason = backend_module(candidate).why_unavailable(msgspec.structs.replace(settings, backend=candidate))
@@ -96,6 +96,16 @@ def with_backend(settings: SandboxSettings) -> SandboxSettings:
     backend = choose_backend(settings)
     program = working_program()[0] if backend == "bubblewrap" else ""
     return msgspec.structs.replace(settings, backend=backend, program=program)
+
+
+def why_no_image(settings: SandboxSettings, image: str) -> str:
+    """Why the chosen backend can have no sandbox of `image` ("": the run's own), before any engine is asked; "" when it may."""
+    image = image or settings.image
+    if image and settings.backend not in HAS_IMAGES:
+        return f"sandbox backend {settings.backend!r} has no images, so {image!r} cannot be used; choose one that has"
+    if not image and settings.backend in HAS_IMAGES:
+        return f"sandbox backend {settings.backend!r} needs an image: sandbox_image (--sandbox_image) names one for prompts without"
+    return ""
 
 
 class Sandboxes:
@@ -153,15 +163,12 @@ class Sandboxes:
             if not limit.expired():
                 raise
             allowed = f"{self._settings.start_timeout:g} s"
-            raise SandboxTimeout(f"the sandbox did not start within {allowed}; --sandbox_timeout allows more") from None
+            raise SandboxTimeout(f"the sandbox did not start within {allowed}; sandbox_timeout (--sandbox_timeout) allows more") from None
 
     def _image(self, image: str) -> str:
-        backend = self._settings.backend
+        if why := why_no_image(self._settings, image):
+            raise ImageError(why)
         image = image or self._settings.image
-        if image and backend not in HAS_IMAGES:
-            raise ImageError(f"sandbox backend {backend!r} has no images, so {image!r} cannot be used; choose one that has")
-        if not image and backend in HAS_IMAGES:
-            raise ImageError(f"sandbox backend {backend!r} needs an image; --sandbox_image names one for prompts without")
         if image in self._settings.lost_images:
             raise ImageError(self._settings.lost_images[image])
         return image
