@@ -253,6 +253,7 @@ def keep(kind: str, folder: Path) -> None:
         engine = subprocess.Popen(
             command,
             env={**os.environ, **more},
+            cwd=folder,  # where what it starts leaves files of its own
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -176,10 +176,10 @@ def test_one_prompt_in_an_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--sandbox=docker", "--ssh_host=h"), "--ssh_host is for --sandbox=ssh, and the sandbox backend is 'docker'"),
-        (("--ssh_host=h",), "--ssh_host is for --sandbox=ssh, and the sandbox backend is 'auto'"),
-        (("--sandbox=ssh",), "--sandbox=ssh needs --ssh_host"),
-        (("--sandbox_image=debian",), "--sandbox_image: sandbox backend 'auto' has no images; docker, podman"),
+        (("--sandbox=docker", "--ssh_host=h"), "(--ssh_host) is for sandbox backend 'ssh', and the backend is 'docker'"),
+        (("--ssh_host=h",), "(--ssh_host) is for sandbox backend 'ssh', and the backend is 'auto'"),
+        (("--sandbox=ssh",), "sandbox backend 'ssh' needs ssh_host (--ssh_host"),
+        (("--sandbox_image=debian",), "(--sandbox_image): sandbox backend 'auto' has no images; docker, podman"),
         (("--sandbox=bubblewrap", "--sandbox_image=debian"), "sandbox backend 'bubblewrap' has no images; docker, podman"),
         (("--sandbox=dokcer",), "there is no sandbox backend 'dokcer'; the backends are auto, bubblewrap"),
         (("--network=maybe",), "--network: 'maybe' cannot be used: it must be one of none, on"),

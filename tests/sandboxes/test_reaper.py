@@ -426,3 +426,31 @@ def test_labels_are_a_hierarchy() -> None:
         for _, process in left.values():
             process.kill()
             process.wait()
+
+
+def test_a_group_whose_folder_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a process with another folder for temporary files, or one that died between the two removals."""
+    if not cgroup.parents():
+        pytest.skip("no control group can be made here")
+    label = owners.process_label("agent").replace(str(os.getpid()), "1")
+    group = cgroup.make(f"{folders.group_prefix(label)}{'0' * 16}", Limits())
+    assert group
+
+    def found() -> list[str]:
+        return [each.settings.label for each in survey(SandboxSettings(backend=HERE)) if each.state == "dead"]
+
+    with subprocess.Popen(["sleep", "600"]) as inside:
+        try:
+            assert label not in found(), "it was only just made"
+            monkeypatch.setattr(folders, "UNTOUCHED_SECONDS", -1.0)
+            group.enter(inside.pid)
+            assert label not in found(), "somebody is in it"
+        finally:
+            inside.kill()
+    try:
+        assert label in found()
+        for each in survey(SandboxSettings(backend=HERE), lambda name: name == label):
+            remove(each)
+        assert not any(folder.exists() for folder in group.folders.values())
+    finally:
+        group.remove()

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+MOST_WORDS = 10_000
+"""Characters of an error's line."""
+
+
 def open_missing_streams() -> None:
     """Give standard streams that the process was started without (`>&-`) a place where everything vanishes.
 
@@ -72,8 +76,10 @@ def make_console() -> Console:
 
 
 def complain(error: Exception) -> None:
-    """The one line on stderr."""
+    """The one line on stderr. It may hold words of a file, an engine or another machine."""
+    from kiseki.trajectory.text import printable
+
     try:
-        print(f"kiseki: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"kiseki: {printable(str(error), MOST_WORDS)}", file=sys.stderr, flush=True)  # noqa: T201
     except OSError:  # the exit status says it too
         go_dark(sys.stderr)

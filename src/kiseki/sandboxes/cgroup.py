@@ -6,9 +6,11 @@ writable, or the kernel refuses, there is no group, and the caller says so in `d
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +80,22 @@ def left_over(prefix: str) -> Iterator[Group]:
     for parent in set(parents().values()):
         for folder in parent.glob(f"{prefix}*"):
             yield Group({"": folder})
+
+
+def names(prefix: str) -> set[str]:
+    """Of all groups whose name begins so."""
+    return {folder.name for parent in set(parents().values()) for folder in parent.glob(f"{prefix}*")}
+
+
+def are_idle(prefix: str, seconds: float) -> bool:
+    """Whether the groups whose name begins so are empty and older than that: those of a sandbox always hold a process."""
+    now = time.time()
+    for group in left_over(prefix):
+        for folder in group.folders.values():
+            with contextlib.suppress(FileNotFoundError):
+                if group.pids() or now - folder.stat().st_mtime < seconds:
+                    return False
+    return True
 
 
 @functools.cache

@@ -104,7 +104,9 @@ def why_no_image(settings: SandboxSettings, image: str) -> str:
     if image and settings.backend not in HAS_IMAGES:
         return f"sandbox backend {settings.backend!r} has no images, so {image!r} cannot be used; choose one that has"
     if not image and settings.backend in HAS_IMAGES:
-        return f"sandbox backend {settings.backend!r} needs an image: sandbox_image (--sandbox_image) names one for prompts without"
+        return (
+            f"sandbox backend {settings.backend!r} needs an image: sandbox_image (--sandbox_image) names one for prompts without"
+        )
     return ""
 
 
@@ -163,7 +165,9 @@ class Sandboxes:
             if not limit.expired():
                 raise
             allowed = f"{self._settings.start_timeout:g} s"
-            raise SandboxTimeout(f"the sandbox did not start within {allowed}; sandbox_timeout (--sandbox_timeout) allows more") from None
+            raise SandboxTimeout(
+                f"the sandbox did not start within {allowed}; sandbox_timeout (--sandbox_timeout) allows more"
+            ) from None
 
     def _image(self, image: str) -> str:
         if why := why_no_image(self._settings, image):

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from kiseki.errors import SandboxError
+from kiseki.sandboxes import cgroup
 
 LABEL_LIMIT = 80
 """Characters; a file name may have 255 bytes, and a cgroup's name holds more than the label."""
@@ -74,7 +75,8 @@ def left_over(label: str) -> list[Path]:
 
 def is_untouched(label: str) -> bool:
     """Whether nothing came or went in the label's folder, or one below it, for so long that nobody is about to use it."""
-    return time.time() - max(map(made_at, _tops(clean_label(label))), default=0.0) > UNTOUCHED_SECONDS
+    made = max(map(made_at, _tops(clean_label(label))), default=0.0)
+    return time.time() - made > UNTOUCHED_SECONDS and cgroup.are_idle(group_prefix(label), UNTOUCHED_SECONDS)
 
 
 def made_at(folder: Path) -> float:
@@ -112,6 +114,12 @@ def group_name(folder: Path) -> str:
 def group_prefix(label: str) -> str:
     """How the names of the cgroups of this label and of those below it begin."""
     return f"kiseki-{os.getuid()}-{clean_label(label)}."
+
+
+def grouped_labels() -> list[str]:
+    """Every label that has a cgroup, of whichever folder for temporary files."""
+    prefix = f"kiseki-{os.getuid()}-"
+    return sorted({name.removeprefix(prefix).rpartition(".")[0] for name in cgroup.names(prefix)} - {""})
 
 
 def normal(path: str) -> str:

@@ -26,7 +26,8 @@ EXIT_TIMEOUT = 10.0
 """Seconds for killed processes to be gone; one in uninterruptible I/O may take longer, and is left."""
 REMOVE_ROUNDS = 40
 REMOVE_PAUSE = 0.005
-"""Seconds between attempts to remove a cgroup whose last process is still on its way out."""
+"""Seconds before the second attempt to remove a cgroup whose last process is still on its way out, then twice as many, and so
+on: 4 seconds in all, for a machine under load."""
 NPROC_KERNEL = (5, 14)
 """From here on RLIMIT_NPROC counts per user namespace; before, the user's other sandboxes would count too."""
 
@@ -188,10 +189,10 @@ class _Parts:
         return [self._process.pid, *(pid for pid, process in self._list().items() if process.running)]
 
     async def _remove_group(self) -> None:
-        for _ in range(REMOVE_ROUNDS):
+        for number in range(1, REMOVE_ROUNDS + 1):
             if self._group is None or self._group.remove():
                 return
-            await asyncio.sleep(REMOVE_PAUSE)
+            await asyncio.sleep(REMOVE_PAUSE * number)
 
 
 def _kernel() -> tuple[int, ...]:

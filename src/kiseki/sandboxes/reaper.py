@@ -73,7 +73,7 @@ def survey(settings: SandboxSettings, wanted: Callable[[str], bool] = lambda lab
     Raises SandboxError where it cannot be asked.
     """
     if settings.backend == HERE:
-        labels = {owners.top_label(label) for label in (*folders.labels(), *owners.recorded())}
+        labels = {owners.top_label(label) for label in (*folders.labels(), *folders.grouped_labels(), *owners.recorded())}
         return [_found_here(settings, label) for label in sorted(labels) if wanted(label)]
     groups: dict[tuple[str, Owner], list[float]] = {}
     with _without_it():

@@ -307,7 +307,7 @@ def _address(settings: SandboxSettings) -> Address:
     if importlib.util.find_spec("asyncssh") is None:
         raise UsageError("asyncssh is not installed: pip install 'kiseki[ssh]'")
     if not settings.host:
-        raise UsageError("no host is named; --ssh_host=[user@]host[:port] does")
+        raise UsageError("no host is named; ssh_host (--ssh_host=[user@]host[:port]) does")
     from kiseki.sandboxes.ssh_login import parse_address
 
     return parse_address(settings.host)
