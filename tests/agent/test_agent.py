@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -130,6 +131,30 @@ def test_settings_that_cannot_work_are_refused_at_once(monkeypatch: pytest.Monke
         AIAgent(model=PRACTICE, prefill_messages=[{"role": "narrator", "content": "x"}])
     with pytest.raises(UsageError, match="empty"):
         AIAgent(model=PRACTICE).run_conversation("  ")
+
+
+def test_a_conversation_without_the_image_that_it_needs_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.3.4\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with MockServer() as server:
+        agent = AIAgent(model="m", base_url=server.base_url, sandbox="apptainer")
+        with pytest.raises(UsageError, match=r"'apptainer' needs an image: sandbox_image \(--sandbox_image\) names one"):
+            agent.run_conversation("hello")
+        with pytest.raises(UsageError, match="'local' has no images, so 'debian' cannot be used"):
+            asyncio.run(AIAgent(model="m", base_url=server.base_url, sandbox="local").arun("hello", image="debian"))
+        assert server.stats()["calls"] == 0
+
+        @tool(toolset="mine")
+        def lookup(word: str) -> str:
+            """Look a word up."""
+            return word
+
+        alone = AIAgent(model="m", base_url=server.base_url, sandbox="apptainer", enabled_toolsets=[], tools=[lookup])
+        alone.run_conversation("hello")  # no tool of it needs a sandbox
+        assert server.stats()["calls"] >= 1
 
 
 @pytest.mark.parametrize(

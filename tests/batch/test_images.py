@@ -184,6 +184,7 @@ def test_one_prompt_in_an_image(tmp_path: Path) -> None:
         (("--sandbox=dokcer",), "there is no sandbox backend 'dokcer'; the backends are auto, bubblewrap"),
         (("--network=maybe",), "--network: 'maybe' cannot be used: it must be one of none, on"),
         (("--sandbox_memory=0",), "--sandbox_memory: '0' cannot be used: it must be at least 16"),
+        (("--sandbox_processes=1",), "--sandbox_processes: '1' cannot be used: it must be at least 12"),
         (
             ("--sandbox=local", "--dataset_file=i.jsonl"),
             "row 0 (from 0) asks for image 'debian', and sandbox local has no images",

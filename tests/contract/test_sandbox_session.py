@@ -72,6 +72,9 @@ def test_state_persists_between_calls(place: Place) -> None:
         await sh(box, "mkdir -p d; cd d; export A='x y'; B=2; f() { echo \"f $1\"; }; alias ll='echo aliased'")
         assert await out(box, 'pwd | sed "s,.*/,,"; echo "$A" $B; f 3; sh -c \'echo "$A"\'') == "d\nx y 2\nf 3\nx y\n"
         assert await out(box, "ll") == "aliased\n"
+        for separators in (",", "0123456789", ""):
+            await sh(box, f"IFS='{separators}'")
+            assert await out(box, 'echo "$A"') == "x y\n", separators
 
     within(place, body)
 
@@ -157,7 +160,7 @@ def test_much_output_keeps_head_and_tail(place: Place) -> None:
         assert peak_memory() - before < place.held_bytes
         exact = await sh(box, "printf '%01000d' 7", max_output=1000)
         assert (len(exact.output), exact.truncated) == (1000, False)
-        # What bash has to say of its terminal on a child that died of a signal is not the command's output and takes none of its room.
+        # What bash says of its terminal when a child died of a signal is not the command's output and takes none of its room.
         room = 1000 + place.death_notice
         killed = await sh(box, "yes | head -n 500; sh -c 'kill -9 $$'", max_output=room)
         assert "tcsetattr" not in killed.output

@@ -378,6 +378,7 @@ def test_an_image_that_is_not_there(kind: str) -> None:
 @pytest.mark.parametrize(("backend", "way"), [("docker", "DOCKER_HOST"), ("podman", "podman system service")])
 def test_no_engine_is_said_with_the_way_out(backend: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOSTS[backend], f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr(containers, "DOWN_SECONDS", 0.1)
     settings = SandboxSettings(backend=backend)
     error = refusal_of(settings)
     assert isinstance(error, SandboxError)
@@ -418,6 +419,92 @@ def test_an_engine_that_goes_away(kind: str, label: str, tmp_path: Path, monkeyp
         within(SandboxSettings(backend=kind, label=label), body)
     monkeypatch.setenv(HOSTS[kind], engines.engine_host(kind))
     assert containers.reap(SandboxSettings(backend=kind, label=label)) == 1
+
+
+def test_opening_waits_for_an_engine_that_is_down(kind: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it has been asked before or not, and whether its socket is gone or nobody listens there."""
+    down = threading.Event()
+    original = Engine.call
+
+    def call(engine: Engine, method: str, *arguments: Any, **named: Any) -> Any:
+        try:
+            return original(engine, method, *arguments, **named)
+        except SandboxError:
+            down.set()
+            raise
+
+    monkeypatch.setattr(Engine, "call", call)
+    path = tmp_path / "s"
+    monkeypatch.setenv(HOSTS[kind], f"unix://{path}")
+
+    async def main() -> None:
+        sandboxes = Sandboxes(SandboxSettings(backend=kind, label=label))
+        for _ in range(2):
+            down.clear()
+            opening = [asyncio.ensure_future(sandboxes.open(image=engines.BUSYBOX)) for _ in range(2)]
+            assert await asyncio.to_thread(down.wait, QUICK)
+            await asyncio.sleep(0)
+            assert not any(one.done() for one in opening)
+            path.unlink(missing_ok=True)
+            with forward.Forward(engines.engine_host(kind), path=path):
+                for box in await asyncio.gather(*opening):
+                    assert await out(box, "echo here") == "here\n"
+                    await box.close()
+        await sandboxes.close()
+
+    asyncio.run(main())
+    with asking(kind) as api:
+        assert of_label(api, label) == []
+
+
+def test_an_engine_that_breaks_off_while_it_makes_a_container(
+    docker: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    door = forward.Forward(docker, path=path)
+    original = Engine.call
+    made: list[str] = []
+
+    def call(engine: Engine, method: str, *arguments: Any, **named: Any) -> Any:
+        found = original(engine, method, *arguments, **named)
+        if method == "create_container":
+            made.append(found["Id"])
+            if len(made) == 1:
+                door.cut()
+                path.unlink()
+                threading.Timer(0.5, lambda: stack.enter_context(forward.Forward(docker, path=path))).start()
+        return found
+
+    monkeypatch.setattr(Engine, "call", call)
+    monkeypatch.setenv("DOCKER_HOST", door.host)
+
+    async def body(box: Sandbox) -> None:
+        with asking("docker") as api:
+            assert [one["Id"] for one in of_label(api, label)] == made[1:]
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(door)
+        within(SandboxSettings(backend="docker", label=label), body)
+    assert len(made) == 2
+
+
+def test_an_engine_that_refuses_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_standin() as engine:
+        engine.answers = [("POST /containers/create", 503, refusal("the engine is shutting down"))]
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        assert "shutting down" in str(refusal_of(SandboxSettings(backend="docker")))
+        assert [asked for asked, _ in engine.asked].count("POST /containers/create") == 1
+
+
+def test_more_processors_than_there_are_is_no_limit(kind: str, label: str) -> None:
+    with asking(kind) as api:
+        count = api.info()["NCPU"]
+
+    async def body(box: Sandbox) -> None:
+        assert box.describe()["cpus"] == str(count)
+        assert await out(box, "echo here") == "here\n"
+
+    within(SandboxSettings(backend=kind, label=label, limits=Limits(cpus=count + 62.5)), body)
 
 
 def test_an_engine_that_hangs(docker: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

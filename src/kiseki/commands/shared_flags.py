@@ -10,6 +10,8 @@ from kiseki.sandboxes.base import Limits
 
 LEAST_MEMORY_MB = 16
 """In much less no shell starts, and every rollout would fail."""
+LEAST_PROCESSES = 12
+"""With fewer, three tools at once that are pipelines of three programs each find no process, with bubblewrap and Docker alike."""
 DEFAULT_MODEL = "anthropic/claude-sonnet-4.6"
 
 
@@ -68,7 +70,7 @@ def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "network", one_of("none", "on"), words, "none")
     flag(group, "sandbox_memory", at_least(LEAST_MEMORY_MB), "MB of memory that one may use", limits.memory_mb)
     flag(group, "sandbox_cpus", at_least(0.01, float), "CPUs that one may use; 0.5 is half of one", limits.cpus)
-    flag(group, "sandbox_processes", at_least(1), "processes and threads at once in one", limits.processes)
+    flag(group, "sandbox_processes", at_least(LEAST_PROCESSES), "processes and threads at once in one", limits.processes)
     words = "MB of files that one may write; bubblewrap keeps them in memory: half of --sandbox_memory at most"
     flag(group, "sandbox_disk", at_least(1), words, limits.disk_mb)
     flag(group, "sandbox_timeout", at_least(0.001, float), "seconds that one may take to start", 60.0)

@@ -20,7 +20,7 @@ from kiseki.errors import SandboxError, UsageError
 from kiseki.sandboxes import containers_create as create
 from kiseki.sandboxes import folders
 from kiseki.sandboxes.containers_disk import DiskWatch
-from kiseki.sandboxes.containers_engine import Engine, not_there, reason, settled
+from kiseki.sandboxes.containers_engine import Engine, UnreachableError, not_there, reason, settled
 from kiseki.sandboxes.containers_images import EngineImages
 from kiseki.sandboxes.containers_stream import Connection, EngineStream
 from kiseki.sandboxes.machine import TORN, Stream
@@ -37,6 +37,14 @@ SIGNALLED = 128
 """Exit statuses from here on are those of programs that a signal ended."""
 DEATH_SECONDS = 2.0
 """After a program was cut off, in which an engine may still say of a container that it runs: some milliseconds, without load."""
+DOWN_SECONDS = 45.0
+"""In which an engine that cannot be reached may come back, before sandboxes fail to open: restarts take up to half a minute.
+Less than a sandbox usually has for its start, so that the reason is told. Counted once for all that wait, so that a run whose
+engine is down for good is over soon."""
+DOWN_SHARE = 0.75
+"""Of a start's own limit, where that is shorter."""
+DOWN_PAUSE = 1.0
+"""Seconds between the tries."""
 REAP_THREADS = 16
 
 
@@ -88,18 +96,39 @@ class ContainerBackend:
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
         self._engine = Engine(settings.backend)
+        self._down = math.inf  # since when it cannot be reached
 
     async def open(self, image: str) -> ShellSandbox:
         settings, engine = self._settings, self._engine
         name = f"kiseki-{folders.clean_label(settings.label)}-{secrets.token_hex(8)}"
         try:
-            made = await engine.run(create.create, engine, settings, image, name)
+            made = await self._create(image, name)
         except BaseException:
             # Also where the engine did not say so, a container may be there.
             await settled(asyncio.ensure_future(asyncio.to_thread(_remove_quietly, engine, name)))
             raise
         container = Container(engine, made, settings)
         return await open_remote(container, made.description, watch=container.watch)
+
+    async def _create(self, image: str, name: str) -> create.Made:
+        """Waits for an engine that is down. Raises as `create.create`."""
+        engine = self._engine
+        again = False
+        while True:
+            try:
+                if again:  # It may have gone down after it had made the container.
+                    await engine.run(create.remove, engine, name)
+                made = await engine.run(create.create, engine, self._settings, image, name)
+            except UnreachableError:
+                now = time.monotonic()
+                self._down = min(self._down, now)
+                if now - self._down > min(DOWN_SECONDS, DOWN_SHARE * self._settings.start_timeout):
+                    raise
+            else:
+                self._down = math.inf
+                return made
+            again = True
+            await asyncio.sleep(DOWN_PAUSE)
 
     async def close(self) -> None:
         self._engine.close()

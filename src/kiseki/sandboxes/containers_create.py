@@ -67,6 +67,8 @@ def create(engine: Engine, settings: SandboxSettings, image: str, name: str) -> 
     """Raises ImageError and SandboxError; a container of that name may be there then."""
     from docker.errors import APIError
 
+    if (cpus := engine.cpus) and settings.limits.cpus > cpus:  # Docker refuses more than there is.
+        settings = msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, cpus=cpus))
     while True:
         abilities = engine.abilities
         doing = "create"

@@ -38,6 +38,10 @@ DOCKER_START = "start dockerd, or name an engine with DOCKER_HOST"
 T = TypeVar("T")
 
 
+class UnreachableError(SandboxError):
+    """Nobody listens at the engine's address, or who did broke off: it is down, and may be back soon."""
+
+
 class Abilities(msgspec.Struct, frozen=True):
     """What an engine has not refused yet."""
 
@@ -56,6 +60,8 @@ class Engine:
         self.abilities = Abilities()
         self._client: Any = None
         self._lock = threading.Lock()
+        self._cpus: int | None = None
+        self._cpus_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=kind)
         self._questions = ThreadPoolExecutor(THREADS, thread_name_prefix=kind)
         self._looks = ThreadPoolExecutor(LOOKS, thread_name_prefix=kind)
@@ -68,6 +74,19 @@ class Engine:
                 self._client = _connect(self.kind)
             return self._client
 
+    @property
+    def cpus(self) -> int:
+        """That its machine has, 0 where it does not say; asked once. Blocks. Raises SandboxError when it is silent."""
+        from docker.errors import APIError
+
+        with self._cpus_lock:
+            if self._cpus is None:
+                try:
+                    self._cpus = int(self.call("info").get("NCPU") or 0)
+                except APIError:
+                    self._cpus = 0
+            return self._cpus
+
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """A method of the client; blocks. Raises docker-py's APIError when the engine refuses, SandboxError when it is silent."""
         from docker.errors import APIError, DockerException
@@ -78,7 +97,7 @@ class Engine:
         except APIError:
             raise
         except (DockerException, RequestException, OSError) as error:
-            raise SandboxError(f"{self.kind} does not answer: {reason(error)}") from error
+            raise _silence(error)(f"{self.kind} does not answer: {reason(error)}") from error
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """A blocking function in a thread. Cancelled, it ends without its result, but not before the function does: what that
@@ -145,8 +164,24 @@ def not_there(error: BaseException) -> bool:
     return status(error) == 404
 
 
+def _silence(error: BaseException) -> type[SandboxError]:
+    """What an error is that is no answer of the engine's."""
+    down = (ConnectionError, FileNotFoundError)
+    return UnreachableError if any(isinstance(each, down) for each in _wrapped(error)) else SandboxError
+
+
 def _innermost(error: BaseException) -> str:
-    """The operating system's words, which requests and urllib3 wrap four deep."""
+    """The operating system's words."""
+    for found in reversed(_wrapped(error)):
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+        if isinstance(found, TimeoutError):
+            return "it took too long"
+    return str(error)
+
+
+def _wrapped(error: BaseException) -> list[BaseException]:
+    """The error and what is in it, from the outside in: requests and urllib3 wrap the operating system's four deep."""
     seen: list[BaseException] = []
     todo: list[object] = [error]
     while todo:
@@ -156,12 +191,7 @@ def _innermost(error: BaseException) -> str:
         elif isinstance(found, BaseException) and found not in seen:
             seen.append(found)
             todo += [*found.args, getattr(found, "reason", None), found.__cause__, found.__context__]
-    for found in reversed(seen):
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror
-        if isinstance(found, TimeoutError):
-            return "it took too long"
-    return str(error)
+    return seen
 
 
 def _connect(kind: str) -> Any:
@@ -193,7 +223,8 @@ def _connect(kind: str) -> Any:
         client = make(version)
     except (DockerException, RequestException, OSError, ValueError, KeyError) as error:
         start = PODMAN_START if kind == "podman" else DOCKER_START
-        raise SandboxError(f"no {kind} engine answers at {host or 'the default socket'}: {reason(error)}; {start}") from error
+        words = f"no {kind} engine answers at {host or 'the default socket'}: {reason(error)}; {start}"
+        raise _silence(error)(words) from error
     client.timeout = CALL_TIMEOUT
     for scheme in ("http://", "https://"):  # docker-py sizes the pools of unix sockets alone.
         if scheme in client.adapters:

@@ -67,11 +67,12 @@ _EVAL = {
 }
 _MARK = {
     "bash": r"""\builtin printf '\036{}%s:%s:%.4096s\000' "$?" "${{!-}}" "${{PWD-}}" """,
-    "sh": r"""kiseki_status=$? kiseki_pid=; \command read -r kiseki_pid kiseki_rest </proc/self/stat; """
-    r"""case $kiseki_pid in $$|"") ;; *) \command exit;; esac; """
+    "sh": r"""kiseki_status=$? kiseki_stat=; \command read -r kiseki_stat </proc/self/stat; """
+    r"""case $kiseki_stat in "$$ "*|"") ;; *) \command exit;; esac; """
     r"""\command printf '\036{}%s:%s:%.4096s\000' "$kiseki_status" "${{!-}}" "${{PWD-}}" """,
 }
-"""Of `sh`, a forked part of the shell may come to here, too: one that could not fork any further, in busybox. It ends then."""
+"""Of `sh`, a forked part of the shell may come to here, too: one that could not fork any further, in busybox. It ends then.
+The line with its process number is read whole: the user's IFS says what words are."""
 _TTY_NOISE = (b"bash: [", re.compile(rb"bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n"), 120)
 """What an interactive bash without terminal says when a child was killed by a signal: its start, all of it, most bytes."""
 

@@ -11,18 +11,21 @@ import re
 
 from kiseki.errors import ToolError
 
-_CLASSES = {"d": "[:digit:]", "w": "[:alnum:]_", "s": "[:space:]"}
+_CLASSES = {"d": "[:digit:]", "w": "[:alnum:]_", "s": "[:blank:]\f\v"}
 _CONTROLS = {"t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _WORDS = ("b", "B", "<", ">")
 """Edges of words: no POSIX, but in the regular expressions of glibc (also busybox's) and musl."""
 _END = "\r?$"
-"""Lines may end as on Windows, where the other search programs take the end to be before the \\r."""
+"""Lines may end as on Windows: the end is before the \\r, which is nothing that a pattern could match."""
 _FLAGS = re.compile(r"\(\?([aimsuLU]+)\)")
 _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
 _NOT_IN_GREP = {"(?=": "lookahead", "(?!": "lookahead", "(?<=": "lookbehind", "(?<!": "lookbehind", "(?>": "atomic groups"}
 _REPEAT = re.compile(r"[*+?]|\{(?:\d+(?:,\d*)?|,\d+)\}")
 _CODE = re.compile(r"x([0-9A-Fa-f]{2})|x\{([0-9A-Fa-f]{1,6})\}|u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}")
 _NAMED = re.compile(r"\[:\^?[a-z]+:\]")
+_BREAKING = (0, ord("\n"))
+MAX_SPELLED_OUT = 600
+"""Characters, more than an alphabet has. glibc's usual locale has ranges of ASCII alone, musl's would be slow with so many."""
 _AWKWARD = "]^-[\\"
 """Characters that mean something at some place in brackets."""
 
@@ -74,7 +77,9 @@ class _Reader:
                 parts.append(self._escape())
             elif char == "$":
                 parts.append(_END)
-            elif char in "|^.":
+            elif char == ".":
+                parts.append("[^\r]")
+            elif char in "|^":
                 parts.append(char)
             elif char == ")":
                 depth -= 1
@@ -99,7 +104,7 @@ class _Reader:
             for sign, name in _NOT_IN_GREP.items():
                 if self.pattern.startswith(sign, self.at):
                     raise self._lacks(f"{name} {sign}…)")
-            raise self._lacks(f"{self.pattern[self.at : self.at + 4]}…) there")
+            raise self._lacks(f"group such as that at position {self.at}")
         else:
             self.at += 1
         return "("
@@ -111,7 +116,7 @@ class _Reader:
         char = self.pattern[self.at]
         if char.lower() in _CLASSES:
             self.at += 1
-            return f"[{'^' if char.isupper() else ''}{_CLASSES[char.lower()]}]"
+            return f"[^{_CLASSES[char.lower()]}\r]" if char.isupper() else f"[{_CLASSES[char]}]"
         if char in _WORDS:
             self.at += 1
             return f"\\{char}"
@@ -125,8 +130,11 @@ class _Reader:
         if code := _CODE.match(self.pattern, self.at):
             self.at = code.end()
             number = int(next(filter(None, code.groups())), 16)
+            number += not number and self.pattern.startswith("-", self.at)  # [\x00-\x7f], of text without NUL characters
             if number > 0x10FFFF or 0xD800 <= number < 0xE000:
                 raise self._invalid(f"there is no character \\{code[0]}")
+            if number in _BREAKING:
+                raise ToolError("the pattern has a line break or a NUL character in it, but the search goes line by line in text")
             return chr(number)
         char = self.pattern[self.at]
         self.at += 1
@@ -152,7 +160,7 @@ class _Reader:
                 raise self._invalid(f"the [ at position {opened} has no ]")
             if named := _NAMED.match(self.pattern, self.at):
                 self.at = named.end()
-                (outside if "^" in named[0] else inside).append(named[0][1:-1].replace("^", ""))
+                (outside if "^" in named[0] else inside).append(named[0].replace("^", ""))
                 continue
             following = self.pattern[self.at + 1 : self.at + 2]
             if self.pattern[self.at] == "\\" and following and following in "dwsDWS":
@@ -171,13 +179,11 @@ class _Reader:
         self.at += 1
         chars += [each for each in inside if len(each) == 1]
         inside = [each for each in inside if len(each) > 1]
-        if "\0" in chars:
-            raise self._lacks("\\x00")
         if outside and negated:
             if len(outside) == 1 and not inside and not chars:
                 return f"[{outside[0]}]"
             raise self._lacks("[^…] with a class such as \\W in it")
-        sets = [f"[^{each}]" for each in outside]
+        sets = [f"[^{each}\r]" for each in outside]
         if inside or chars:
             sets.append(_set(inside, chars, negated))
         return sets[0] if len(sets) == 1 else f"({'|'.join(sets)})"
@@ -200,31 +206,28 @@ class _Reader:
 
 
 def _literal(char: str) -> str:
-    if char == "\0":
-        raise ToolError("the pattern has a NUL character in it, and files with one are not searched")
     if char in "^\\":
         return f"\\{char}"
     return f"[{char}]" if char in ".[]()*+?{}|$" else char
 
 
 def _range(low: str, high: str) -> list[str]:
-    """Members of a set: as a range, or one by one where the ends cannot stand in one."""
-    if low == "\0":
-        low = "\1"
-    if low in _AWKWARD or high in _AWKWARD:
-        return [chr(code) for code in range(ord(low), min(ord(high), 127) + 1) if chr(code) != "\n"] + (
-            [f"\x7f-{high}"] if ord(high) > 127 else []
-        )
+    """Members of a set: as ranges without \\r, or one by one where grep might take no range."""
+    for last, following in (("\f", "\x0e"), ("\x7f", "\x80")):
+        if low <= last and high >= following:
+            return _range(low, last) + _range(following, high)
+    if low in _AWKWARD or high in _AWKWARD or (low >= "\x80" and ord(high) - ord(low) < MAX_SPELLED_OUT):
+        return [chr(code) for code in range(ord(low), ord(high) + 1) if chr(code) != "\n" and not 0xD800 <= code < 0xE000]
     return [high] if low >= high else [f"{low}-{high}"]
 
 
 def _set(members: list[str], chars: list[str], negated: bool) -> str:
     """The brackets: ] stands first, - last, ^ not first, and [ before nothing that it could open something with."""
-    plain = dict.fromkeys(each for each in chars if each not in "]^-[")
+    plain = dict.fromkeys(each for each in chars + ["\r"] * negated if each not in "]^-[")
     text = "]" * ("]" in chars) + "".join(members) + "".join(plain)
     text += "[" * ("[" in chars) + "^" * ("^" in chars) + "-" * ("-" in chars)
-    if text == "^" and not negated:
+    if text == "^":
         return "\\^"
-    if text.startswith("^"):  # nothing but ^ and -
-        text = text if negated else "-^"
+    if text.startswith("^") and not negated:  # nothing but ^ and -
+        text = "-^"
     return f"[{'^' if negated else ''}{text}]"

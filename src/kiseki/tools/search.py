@@ -1,9 +1,11 @@
-"""The `file` toolset's `search_files`: inside the sandbox, with ripgrep where it is installed, else with a small Python program.
+"""The `file` toolset's `search_files`: inside the sandbox, with ripgrep where it is installed, else with a small Python program,
+else with `grep`, GNU's or busybox's, which images without either have.
 
-Both are made to see the same files and give the same lines in the same order: every file but those below `.git`, those with a
+All are made to see the same files and give the same lines in the same order: every file but those below `.git`, those with a
 NUL byte, symbolic links and those above `MAX_FILE`; hidden and ignored files included; folders in the order of their names'
-bytes. They differ only in the regular expressions' finer points (Rust and PCRE2, or Python's). Names of files are listed by
-`find` and matched here. What a search prints is read up to `MAX_STREAM`, which the result then says.
+bytes. They differ in the regular expressions' finer points (Rust and PCRE2, Python's, or what `posix_regex.py` makes of them,
+which says when that is not enough); and `grep` does not search files with a line break in their names. Names of files are listed
+by `find` and matched here. What a search prints is read up to `MAX_STREAM`, and the result says when there is more.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kiseki.errors import ToolError
 from kiseki.tools.glob import glob_regex
 from kiseki.tools.paths import PROBE_SECONDS, absolute, check_path
 from kiseki.tools.registry import ToolContext, tool
+from kiseki.tools.search_grep import MAX_GREP_STREAM, Printed, grep_argv, paths_to_search, printed
 
 MAX_RESULTS = 500
 MAX_CONTEXT = 20
@@ -38,7 +41,8 @@ command -v rg && exit
 for each in python3 python; do
   "$each" -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null && command -v "$each" && exit
 done
-:"""
+for each in find xargs cat tr grep; do command -v "$each" >/dev/null || exit 0; done
+command -v grep"""
 # $1 where, $2 most bytes, then the program and its arguments; the target comes last. The first line says how it went.
 _SEARCH = r"""
 exec 2>&1
@@ -49,7 +53,13 @@ cd "$root" 2>/dev/null || { echo closed; exit; }
 echo $kind
 "$@" "$target" | head -c "$most"
 """
-_FIND = r"""find "$1" -name .git -prune -o -type f -print0"""
+_NO_FIND = b"no find"
+# Of symbolic links only the target itself is followed.
+_FIND = r"""
+command -v find >/dev/null || { printf 'no find'; exit; }
+exec find -H "$1" -name .git -prune -o -type f %s -print0 2>/dev/null"""
+_FIND_ANY = _FIND % ""
+_FIND_SEARCHED = _FIND % f"! -size +{MAX_FILE}c"
 _RG = (
     "--no-config",
     "--json",
@@ -90,6 +100,16 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """Files in the order in which they are searched."""
+
+    prefix: str
+    """Before each name, for the model."""
+    names: list[bytes]
+    """Relative to the folder searched; without those that file_glob and the like leave out."""
+    partial: bool
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -154,11 +174,12 @@ def _program() -> str:
 
 
 async def _engine(ctx: ToolContext) -> tuple[str, str]:
-    """Kind ("rg", "python" or "") and path of what can search in this sandbox; looked up once per rollout."""
+    """Kind ("rg", "python", "grep" or "") and path of what can search in this sandbox; looked up once per rollout."""
     if "search_files" not in ctx.state:
         _, answer = await ctx.sandbox.run(["sh", "-c", _ENGINES], timeout=PROBE_SECONDS)
         program = answer.decode("utf-8", "replace").strip()
-        kind = "" if not program else "rg" if posixpath.basename(program) == "rg" else "python"
+        name = posixpath.basename(program)
+        kind = name if name in ("", "rg", "grep") else "python"
         ctx.state["search_files"] = (kind, program)
     kind, program = ctx.state["search_files"]
     return kind, program
@@ -170,14 +191,18 @@ async def _search(ctx: ToolContext, path: str, pattern: str, file_glob: str, con
         raise ToolError("the pattern has a line break in it, but the search goes line by line")
     glob = glob_regex(file_glob) if file_glob else ""
     kind, program = await _engine(ctx)
+    if kind == "grep":
+        return await _search_by_grep(ctx, path, pattern, [file_glob] if file_glob else [], context)
     if kind == "rg":
         argv = [program, *_RG, f"--context={context}", *_rg_glob(file_glob), "-e", pattern, "--"]
     elif kind == "python":
         asked = {"pattern": pattern, "glob": glob, "context": context, "max_file": MAX_FILE}
         argv = [program, "-I", "-S", "-c", _program(), msgspec.json.encode(asked).decode()]
     else:
-        raise ToolError("this sandbox has neither ripgrep nor Python, so contents cannot be searched; use grep in the terminal")
-    prefix, output = await _run(ctx, path, argv)
+        raise ToolError(
+            "this sandbox has neither ripgrep nor Python, nor grep with find, xargs, cat and tr: contents cannot be searched"
+        )
+    prefix, _, output = await _run(ctx, path, argv)
     lines = output.split(b"\n")
     if len(lines) > 1 and not lines[0].startswith(b"{"):
         words = b"\n".join(lines).decode("utf-8", "replace").strip()
@@ -199,21 +224,58 @@ async def _search(ctx: ToolContext, path: str, pattern: str, file_glob: str, con
     return rows, False
 
 
+async def _search_by_grep(ctx: ToolContext, path: str, pattern: str, globs: list[str], context: int) -> tuple[list[_Row], bool]:
+    """As `_search`: lists the files, and has those searched that are wanted."""
+    listed = await _find(ctx, path, _FIND_SEARCHED, globs)
+
+    async def grep(show: str, names: list[bytes]) -> tuple[list[Printed], bool]:
+        argv = grep_argv(pattern, show)
+        if not (paths := paths_to_search(names)):
+            return [], False
+        _, _, output = await _run(ctx, path, argv, b"".join(each + b"\0" for each in paths), MAX_GREP_STREAM)
+        return printed(output, paths)
+
+    lines, partial = await grep(f"-nC{context}", listed.names)
+    wide = dict.fromkeys(line.name for line in lines if line.match and len(line.text) > MAX_LINE)
+    starts: dict[tuple[bytes, int], bytes] = {}
+    for each in (await grep("-no", list(wide)))[0]:
+        starts.setdefault((each.name, each.number), each.text)
+    rows: list[_Row] = []
+    for line in lines:
+        at = max(line.text.find(starts.get((line.name, line.number), b"")), 0)
+        start = len(line.text[:at].decode("utf-8", "replace"))
+        text = _shortened(line.text.decode("utf-8", "replace").removesuffix("\r"), start)
+        rows.append(_Row(listed.prefix + line.name.decode("utf-8", "replace"), line.number, text, line.match))
+    return rows, partial or listed.partial
+
+
 async def _list_files(ctx: ToolContext, path: str, pattern: str, file_glob: str) -> tuple[list[str], bool]:
     wanted = [pattern if any(sign in pattern for sign in "*?[{/") else f"*{pattern}*", *([file_glob] if file_glob else [])]
-    regexes = [re.compile(glob_regex(each)) for each in wanted]
-    prefix, output = await _run(ctx, path, ["sh", "-c", _FIND, "sh"])
+    listed = await _find(ctx, path, _FIND_ANY, wanted, also_one=True)
+    return [listed.prefix + name.decode("utf-8", "replace") for name in listed.names], listed.partial
+
+
+async def _find(ctx: ToolContext, path: str, script: str, globs: list[str], *, also_one: bool = False) -> _Listed:
+    """The files below `path` that all globs match, or that file, which they are only about with `also_one`."""
+    regexes = [re.compile(glob_regex(each)) for each in globs]
+    prefix, folder, output = await _run(ctx, path, ["sh", "-c", script, "sh"])
+    if output == _NO_FIND:
+        raise ToolError("this sandbox has no find, so its files cannot be listed; use ls in the terminal")
     *names, rest = output.split(b"\0")
     found = sorted((name.removeprefix(b"./") for name in names), key=lambda name: name.split(b"/"))
-    texts = [name.decode("utf-8", "replace") for name in found]
-    return [prefix + text for text in texts if all(each.fullmatch(text) for each in regexes)], bool(rest)
+    if folder or also_one:
+        found = [name for name in found if all(each.fullmatch(name.decode("utf-8", "replace")) for each in regexes)]
+    return _Listed(prefix, found, bool(rest))
 
 
-async def _run(ctx: ToolContext, path: str, argv: list[str]) -> tuple[str, bytes]:
-    """What stands before the paths that the program names, so that other tools take them, and what it printed."""
+async def _run(
+    ctx: ToolContext, path: str, argv: list[str], stdin: bytes = b"", most: int = MAX_STREAM
+) -> tuple[str, bool, bytes]:
+    """What stands before the paths that the program names, so that other tools take them; whether it searched a folder; and what
+    it printed."""
     place = await absolute(ctx, path)
-    arguments = ["sh", "-c", _SEARCH, "sh", place, str(MAX_STREAM), *argv]
-    status, answer = await ctx.sandbox.run(arguments, timeout=SEARCH_SECONDS, max_output=2 * MAX_STREAM)
+    arguments = ["sh", "-c", _SEARCH, "sh", place, str(most), *argv]
+    status, answer = await ctx.sandbox.run(arguments, timeout=SEARCH_SECONDS, stdin=stdin, max_output=2 * MAX_STREAM)
     said, _, output = answer.partition(b"\n")
     if said == b"missing":
         raise ToolError(f"no such file or folder: {path}")
@@ -222,8 +284,8 @@ async def _run(ctx: ToolContext, path: str, argv: list[str]) -> tuple[str, bytes
     if said not in (b"folder", b"file") or status != 0:
         raise ToolError(f"the search was stopped after {SEARCH_SECONDS:g} s: narrow path, file_glob or the pattern")
     if said == b"file":
-        return path.removesuffix(posixpath.basename(path)), output
-    return "" if posixpath.normpath(path) == "." else path.rstrip("/") + "/", output
+        return path.removesuffix(posixpath.basename(path)), False, output
+    return "" if posixpath.normpath(path) == "." else path.rstrip("/") + "/", True, output
 
 
 def _rg_glob(file_glob: str) -> list[str]:
@@ -286,9 +348,7 @@ def _page(answer: dict[str, Any], partial: bool, done: int, total: int) -> dict[
         answer["next_offset"] = done
     if partial:
         answer["truncated"] = True
-        answer["note"] = (
-            f"only the first {MAX_STREAM // 1_000_000} MB of results were read: narrow path, file_glob or the pattern"
-        )
+        answer["note"] = "there are more results than are read: narrow path, file_glob or the pattern"
     elif not total:
         answer["note"] = "nothing matches"
     return answer
