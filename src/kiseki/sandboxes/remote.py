@@ -246,8 +246,10 @@ class RemoteSupervisor:
 
     async def _open_alone(self, job: Job, size: int) -> _Shell:
         """A stream for one job, whose input of `size` bytes follows."""
+        # Input that the script leaves is read too: Podman drops the last of the output when a program ends before its input.
         script = (
-            f'IFS= read -r kiseki\nexec 2>/dev/null; {self._prelude()}; eval "$kiseki"\nhead -c {size} | {job.script}\n{job.mark}'
+            f'IFS= read -r kiseki\nexec 2>/dev/null; {self._prelude()}; eval "$kiseki"\n'
+            f"head -c {size} | {job.script}\n{job.mark}\nexec cat >/dev/null"
         )
         return await self._open_shell(["sh", "-c", script], _HELLO)
 
