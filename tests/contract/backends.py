@@ -25,8 +25,9 @@ import pytest
 from apptainer_standin import apptainer, unpacked
 from ssh_server import Server, sshd
 
-from kiseki.sandboxes import apptainer_images, bubblewrap, cgroup, folders, processes
-from kiseki.sandboxes.apptainer_instance import environment_of
+from kiseki.sandboxes import bubblewrap, cgroup, folders, processes
+from kiseki.sandboxes.apptainer import images as apptainer_images
+from kiseki.sandboxes.apptainer.instance import environment_of
 from kiseki.sandboxes.factory import BACKENDS, HAS_IMAGES
 
 ALL = BACKENDS

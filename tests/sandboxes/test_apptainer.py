@@ -20,8 +20,8 @@ import pytest
 from apptainer_standin import Apptainer, apptainer, standin, unpacked
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes import apptainer as backend
 from kiseki.sandboxes import cgroup, folders, processes, reaper
+from kiseki.sandboxes.apptainer import backend
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.settings import Pull, SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
@@ -451,7 +451,7 @@ def test_a_cancelled_start_leaves_nothing(fake: Apptainer) -> None:
 def test_what_a_killed_process_left_is_reaped(fake: Apptainer) -> None:
     program = f"""
 import asyncio
-from kiseki.sandboxes import apptainer
+from kiseki.sandboxes.apptainer import backend as apptainer
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.settings import SandboxSettings
 

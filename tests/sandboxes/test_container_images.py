@@ -13,7 +13,7 @@ from engine_standin import engine_standin
 from registry import Registry
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes import containers
+from kiseki.sandboxes.containers import backend as containers
 from kiseki.sandboxes.settings import ImageStore, Pull, SandboxSettings
 
 HOSTS = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}

@@ -19,12 +19,16 @@ import pytest
 from engine_standin import engine_standin, refusal
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes import containers, containers_disk, containers_engine, owners, remote
+from kiseki.sandboxes import owners
 from kiseki.sandboxes.base import Limits, Sandbox
-from kiseki.sandboxes.containers_create import CAPABILITIES
-from kiseki.sandboxes.containers_engine import Engine
+from kiseki.sandboxes.containers import backend as containers
+from kiseki.sandboxes.containers import disk as containers_disk
+from kiseki.sandboxes.containers import engine as containers_engine
+from kiseki.sandboxes.containers.create import CAPABILITIES
+from kiseki.sandboxes.containers.engine import Engine
 from kiseki.sandboxes.factory import Sandboxes
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.streams import remote
 
 QUICK = 60.0
 """Seconds that no command here needs, also on a machine under load."""

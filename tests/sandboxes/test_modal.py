@@ -20,9 +20,12 @@ from modal_server import TOKEN_SECRET, ModalServer, modal_server
 from support import children, kiseki
 
 from kiseki.errors import ImageError, SandboxError, SandboxTimeout
-from kiseki.sandboxes import modal, modal_machine, modal_sdk, owners
+from kiseki.sandboxes import owners
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.factory import Sandboxes
+from kiseki.sandboxes.modal import backend as modal
+from kiseki.sandboxes.modal import machine as modal_machine
+from kiseki.sandboxes.modal import sdk as modal_sdk
 from kiseki.sandboxes.settings import Pull, SandboxSettings
 
 QUICK = 30.0

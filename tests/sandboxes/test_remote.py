@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from kiseki.errors import SandboxError, ToolError
-from kiseki.sandboxes import files, remote
+from kiseki.sandboxes import files
 from kiseki.sandboxes.base import TORN, Sandbox
-from kiseki.sandboxes.piped import PipedStream
-from kiseki.sandboxes.remote import open_remote
+from kiseki.sandboxes.streams import remote
+from kiseki.sandboxes.streams.piped import PipedStream
+from kiseki.sandboxes.streams.remote import open_remote
 
 
 class Machine:

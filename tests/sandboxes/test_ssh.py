@@ -16,11 +16,13 @@ from ssh_server import Server, make_key, sshd
 from support import environment, until
 
 from kiseki.errors import SandboxError, UsageError
-from kiseki.sandboxes import owners, ssh, ssh_login
+from kiseki.sandboxes import owners
 from kiseki.sandboxes.base import Limits, Sandbox
 from kiseki.sandboxes.factory import Sandboxes
 from kiseki.sandboxes.settings import SandboxSettings
-from kiseki.sandboxes.ssh_connections import Pool
+from kiseki.sandboxes.ssh import backend as ssh
+from kiseki.sandboxes.ssh import login as ssh_login
+from kiseki.sandboxes.ssh.connections import Pool
 
 QUICK = 20.0
 CLIENT = """

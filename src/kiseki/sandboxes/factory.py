@@ -42,11 +42,11 @@ from kiseki.trajectory.text import clean_text
 MODULES = {
     "bubblewrap": "bubblewrap",
     "local": "local",
-    "docker": "containers",
-    "podman": "containers",
-    "apptainer": "apptainer",
-    "modal": "modal",
-    "ssh": "ssh",
+    "docker": "containers.backend",
+    "podman": "containers.backend",
+    "apptainer": "apptainer.backend",
+    "modal": "modal.backend",
+    "ssh": "ssh.backend",
 }
 BACKENDS = tuple(MODULES)
 AUTO = ("bubblewrap", "local")

@@ -25,9 +25,9 @@ from pathlib import Path
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import processes
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
-from kiseki.sandboxes.hunt import RUN_COOKIE
 from kiseki.sandboxes.pipes import Writer, read_some, waiting_bytes
 from kiseki.sandboxes.programs import SESSION, Program
+from kiseki.sandboxes.streams.hunt import RUN_COOKIE
 
 STATUS_LINE_LIMIT = 4096
 """A longer line in the status pipe is a forgery."""

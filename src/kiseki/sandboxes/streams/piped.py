@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from kiseki.sandboxes import processes
 from kiseki.sandboxes.base import NOT_STARTED, TIMED_OUT
-from kiseki.sandboxes.machine import Stream
 from kiseki.sandboxes.pipes import Writer, read_some, waiting_bytes
+from kiseki.sandboxes.streams.machine import Stream
 
 WORDS_KEPT = 4096
 """Bytes of the client's first complaints: they name why there is no program."""

@@ -1,7 +1,7 @@
 """SSH connections to one host, shared by the sandboxes of one process, and the programs that run over them.
 
 A server takes so many programs per connection, so there are as many connections as programs need. They stay until the pool is
-closed. A program has neither terminal nor environment of ours. Knows nothing of sandboxes. Imports asyncssh, as `ssh_login.py`.
+closed. A program has neither terminal nor environment of ours. Knows nothing of sandboxes. Imports asyncssh, as `login.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import cast
 import asyncssh
 
 from kiseki.errors import SandboxError
-from kiseki.sandboxes.machine import TORN, Stream
-from kiseki.sandboxes.ssh_login import Address, log_in
+from kiseki.sandboxes.ssh.login import Address, log_in
+from kiseki.sandboxes.streams.machine import TORN, Stream
 
 PROGRAMS_PER_CONNECTION = 10
 """The default of sshd's MaxSessions. Where it is less, the server refuses and another connection is made."""

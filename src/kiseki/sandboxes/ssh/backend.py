@@ -27,19 +27,20 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from kiseki.errors import KisekiError, SandboxError, UsageError
-from kiseki.sandboxes import folders, hunt, owners
+from kiseki.sandboxes import folders, owners
 from kiseki.sandboxes.base import OPEN_FILES
 from kiseki.sandboxes.local import private_place
-from kiseki.sandboxes.machine import Stream
 from kiseki.sandboxes.owners import LeftOver, Owner
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH
-from kiseki.sandboxes.remote import open_remote
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
+from kiseki.sandboxes.streams import hunt
+from kiseki.sandboxes.streams.machine import Stream
+from kiseki.sandboxes.streams.remote import open_remote
 
 if TYPE_CHECKING:
-    from kiseki.sandboxes.ssh_connections import Connection, Pool, SSHStream
-    from kiseki.sandboxes.ssh_login import Address
+    from kiseki.sandboxes.ssh.connections import Connection, Pool, SSHStream
+    from kiseki.sandboxes.ssh.login import Address
 
 T = TypeVar("T")
 
@@ -308,14 +309,14 @@ def _address(settings: SandboxSettings) -> Address:
         raise UsageError("asyncssh is not installed: pip install 'kiseki[ssh]'")
     if not settings.host:
         raise UsageError("no host is named; ssh_host (--ssh_host=[user@]host[:port]) does")
-    from kiseki.sandboxes.ssh_login import parse_address
+    from kiseki.sandboxes.ssh.login import parse_address
 
     return parse_address(settings.host)
 
 
 def _pool(address: Address) -> Pool:
     """Belongs to the running event loop."""
-    from kiseki.sandboxes.ssh_connections import Pool
+    from kiseki.sandboxes.ssh.connections import Pool
 
     return Pool(address)
 

@@ -12,7 +12,7 @@ from kiseki.errors import ImageError, SandboxError
 from kiseki.sandboxes import folders, owners
 from kiseki.sandboxes.base import OPEN_FILES, Limits
 from kiseki.sandboxes.cgroup import MEGABYTE, OWN_PROCESSES
-from kiseki.sandboxes.containers_engine import Abilities, Engine, not_there, reason
+from kiseki.sandboxes.containers.engine import Abilities, Engine, not_there, reason
 from kiseki.sandboxes.settings import SandboxSettings
 
 LABEL, OWNER, MACHINE = "kiseki.label", "kiseki.owner", "kiseki.machine"

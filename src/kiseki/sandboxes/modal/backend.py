@@ -18,13 +18,13 @@ from typing import Any
 from kiseki.errors import ImageError, KisekiError, SandboxError, UsageError
 from kiseki.sandboxes import folders
 from kiseki.sandboxes.base import Limits
-from kiseki.sandboxes.machine import TORN
-from kiseki.sandboxes.modal_machine import DETACH_SECONDS, LIFETIME, REMOVE_SECONDS, ModalMachine, first_program
-from kiseki.sandboxes.modal_sdk import APP, ModalImages, answer, asking, client, image_error, image_of, sdk
+from kiseki.sandboxes.modal.machine import DETACH_SECONDS, LIFETIME, REMOVE_SECONDS, ModalMachine, first_program
+from kiseki.sandboxes.modal.sdk import APP, ModalImages, answer, asking, client, image_error, image_of, sdk
 from kiseki.sandboxes.owners import LeftOver, Owner, machine_id
-from kiseki.sandboxes.remote import open_remote
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
+from kiseki.sandboxes.streams.machine import TORN
+from kiseki.sandboxes.streams.remote import open_remote
 
 RESERVED_CPUS, RESERVED_MB = 0.125, 128
 """What is paid for also while nothing runs: Modal's defaults. A sandbox mostly waits for its model."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes.containers_engine import Engine, reason, status
+from kiseki.sandboxes.containers.engine import Engine, reason, status
 from kiseki.sandboxes.settings import Pull
 
 PULL_TIMEOUT = 600.0

@@ -25,8 +25,9 @@ from collections import Counter
 from pathlib import Path
 
 from kiseki.errors import ImageError, SandboxError
-from kiseki.sandboxes import apptainer_images, cgroup, folders
-from kiseki.sandboxes.apptainer_instance import (
+from kiseki.sandboxes import cgroup, folders
+from kiseki.sandboxes.apptainer import images as apptainer_images
+from kiseki.sandboxes.apptainer.instance import (
     CALL_TIMEOUT,
     CONFIGURATION,
     STOP_TIMEOUT,
@@ -35,9 +36,9 @@ from kiseki.sandboxes.apptainer_instance import (
     environment_of,
     instance_name,
 )
-from kiseki.sandboxes.remote import open_remote
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
+from kiseki.sandboxes.streams.remote import open_remote
 
 open_images = apptainer_images.open_images
 

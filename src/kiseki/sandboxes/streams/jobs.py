@@ -6,8 +6,8 @@ import asyncio
 import secrets
 from typing import Any
 
-from kiseki.sandboxes.machine import Stream
 from kiseki.sandboxes.pipes import MarkerSearch
+from kiseki.sandboxes.streams.machine import Stream
 
 ANSWER_LIMIT = 500
 """Characters of what a shell said in the place of an answer."""

@@ -1,4 +1,4 @@
-"""One sandbox's instance of Apptainer: started, entered, stopped. What it is for is in apptainer.py, which chooses the way."""
+"""One sandbox's instance of Apptainer: started, entered, stopped. What it is for is in backend.py, which chooses the way."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import NamedTuple
 import msgspec
 
 from kiseki.errors import SandboxError
-from kiseki.sandboxes import apptainer_images, cgroup, folders, processes
+from kiseki.sandboxes import cgroup, folders, processes
+from kiseki.sandboxes.apptainer import images as apptainer_images
 from kiseki.sandboxes.base import OPEN_FILES, TIMED_OUT
 from kiseki.sandboxes.bubblewrap import PROC_READ_ONLY
 from kiseki.sandboxes.launch import EXIT_TIMEOUT, REMOVE_PAUSE, REMOVE_ROUNDS
-from kiseki.sandboxes.piped import PipedStream, run_client
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.streams.piped import PipedStream, run_client
 
 HOME = "/home/user"
 """Made in the writable layer, whoever the user is; the same as in bubblewrap's sandboxes."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes.base import KILLED, Limits
-from kiseki.sandboxes.machine import TORN, Stream
-from kiseki.sandboxes.modal_sdk import ANSWER_SECONDS, answer, asking, sdk, words
+from kiseki.sandboxes.modal.sdk import ANSWER_SECONDS, answer, asking, sdk, words
+from kiseki.sandboxes.streams.machine import TORN, Stream
 
 LIFETIME = 24 * 3600
 """Seconds that an instance may live: the most that Modal allows."""

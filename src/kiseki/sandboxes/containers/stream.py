@@ -14,8 +14,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kiseki.sandboxes.machine import TORN, Stream
 from kiseki.sandboxes.pipes import READ_SIZE
+from kiseki.sandboxes.streams.machine import TORN, Stream
 
 HELD_LIMIT = 65_536
 """Bytes read ahead while nobody follows, so that the end of a quiet program is noticed; as much as a pipe holds."""

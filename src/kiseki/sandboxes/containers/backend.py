@@ -1,7 +1,7 @@
 """Sandboxes in containers, with Docker and with Podman; what is in them is the image's alone, and `sh` is all that it must have.
 
 Each is one container without network (unless the run says so), without mounts of the host's and with few capabilities. Its first
-process waits and collects orphans; shells and programs come in by the engine's exec, whose streams `containers_stream.py` puts on
+process waits and collects orphans; shells and programs come in by the engine's exec, whose streams `stream.py` puts on
 the event loop. The container is removed with its volumes; `reap` and `left_over` find what dead runs left, by its labels.
 """
 
@@ -17,17 +17,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from kiseki.errors import SandboxError, UsageError
-from kiseki.sandboxes import containers_create as create
 from kiseki.sandboxes import folders
-from kiseki.sandboxes.containers_disk import DiskWatch
-from kiseki.sandboxes.containers_engine import Engine, UnreachableError, not_there, reason, settled
-from kiseki.sandboxes.containers_images import EngineImages
-from kiseki.sandboxes.containers_stream import Connection, EngineStream
-from kiseki.sandboxes.machine import TORN, Stream
+from kiseki.sandboxes.containers import create
+from kiseki.sandboxes.containers.disk import DiskWatch
+from kiseki.sandboxes.containers.engine import Engine, UnreachableError, not_there, reason, settled
+from kiseki.sandboxes.containers.images import EngineImages
+from kiseki.sandboxes.containers.stream import Connection, EngineStream
 from kiseki.sandboxes.owners import LeftOver, Owner
-from kiseki.sandboxes.remote import Exceeded, open_remote
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
 from kiseki.sandboxes.shell import ShellSandbox
+from kiseki.sandboxes.streams.machine import TORN, Stream
+from kiseki.sandboxes.streams.remote import Exceeded, open_remote
 
 STATUS_PAUSE = 0.05
 """Seconds between questions for a program's exit status: engines close its output a few milliseconds before they know it."""

@@ -18,13 +18,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from kiseki.errors import SandboxError
-from kiseki.sandboxes import hunt
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN
-from kiseki.sandboxes.jobs import Job, NoAnswerError, ask
-from kiseki.sandboxes.machine import Machine, Stream
 from kiseki.sandboxes.programs import SESSION, Program
 from kiseki.sandboxes.python import PYTHON_VARIABLES
 from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
+from kiseki.sandboxes.streams import hunt
+from kiseki.sandboxes.streams.jobs import Job, NoAnswerError, ask
+from kiseki.sandboxes.streams.machine import Machine, Stream
 
 OPEN_TIMEOUT = 60.0
 """Seconds for a shell in a running machine to be started, and as many to say that it is there."""

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes.cgroup import MEGABYTE
-from kiseki.sandboxes.containers_create import Made
-from kiseki.sandboxes.containers_engine import Engine
-from kiseki.sandboxes.remote import Exceeded
+from kiseki.sandboxes.containers.create import Made
+from kiseki.sandboxes.containers.engine import Engine
+from kiseki.sandboxes.streams.remote import Exceeded
 
 PACE = 2.0
 """Seconds between glances at the disk; a fast one takes some GB in it."""
