@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 6 minutes for all."""
+"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 7 minutes for all."""
 
 from __future__ import annotations
 

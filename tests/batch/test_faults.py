@@ -363,15 +363,16 @@ def test_a_lock_file_that_a_dead_process_of_another_host_left(tmp_path: Path) ->
 
 def test_a_folder_that_another_run_was_faster_to_lock_is_left_to_it(tmp_path: Path) -> None:
     faster = """
-import fcntl
+import fcntl, os
 from pathlib import Path
 true = fcntl.flock
-def flock(*arguments):
-    from kiseki.ledger.opening import open_ledger
-    global other
-    fcntl.flock = true
-    other = open_ledger(Path("data/r"), create=True)
-    true(*arguments)
+def flock(descriptor, how):
+    if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/run.lock"):
+        from kiseki.ledger.opening import open_ledger
+        global other
+        fcntl.flock = true
+        other = open_ledger(Path("data/r"), create=True)
+    true(descriptor, how)
 fcntl.flock = flock
 """
     write_dataset(tmp_path / "p.jsonl", [{"prompt": "a"}])
