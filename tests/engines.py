@@ -37,7 +37,7 @@ BUSYBOX = "kiseki-test/busybox:latest"
 BASH = "kiseki-test/bash:latest"
 """bash, dash as `sh`, GNU coreutils and a few more."""
 CONFIGURED = "kiseki-test/configured:latest"
-"""busybox with USER agent (1000), WORKDIR /srv/work, ENV GREETING and PATH, an ENTRYPOINT that only fails and a VOLUME /data."""
+"""busybox with USER agent (1000), WORKDIR /srv/code, ENV GREETING and PATH, an ENTRYPOINT that only fails and a VOLUME /data."""
 NOSHELL = "kiseki-test/noshell:latest"
 """One program, /bin/true, and no shell."""
 
@@ -137,7 +137,7 @@ class _Root:
         self.folder("/var/tmp", 0o1777)
         self.folder("/root", 0o700)
         self.folder("/home/agent", 0o755, 1000)
-        self.folder("/srv/work", 0o755, 1000)
+        self.folder("/srv/code", 0o755, 1000)
         self.file("/etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\n", 0o644)
         self.file("/etc/group", b"root:x:0:\nagent:x:1000:\n", 0o644)
         return self
@@ -262,7 +262,7 @@ def keep(kind: str, folder: Path) -> None:
     try:
         _wait_ready(engine, folder, host)
         root = busybox_root()
-        changes = ["USER agent", "WORKDIR /srv/work", "ENV GREETING=hello", f"ENV {PATH}:/opt/bin"]
+        changes = ["USER agent", "WORKDIR /srv/code", "ENV GREETING=hello", f"ENV {PATH}:/opt/bin"]
         changes += ['ENTRYPOINT ["/bin/false"]', "VOLUME /data"]
         import_image(host, BUSYBOX, root, [f"ENV {PATH}"])
         import_image(host, CONFIGURED, root, changes)

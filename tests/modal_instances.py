@@ -47,7 +47,7 @@ class Image(NamedTuple):
 IMAGES = {
     engines.BUSYBOX: Image(engines.busybox_root),
     engines.BASH: Image(engines.bash_root),
-    engines.CONFIGURED: Image(engines.busybox_root, {"GREETING": "hello", "PATH": f"{SYSTEM_PATH}:/opt/bin"}, "/srv/work"),
+    engines.CONFIGURED: Image(engines.busybox_root, {"GREETING": "hello", "PATH": f"{SYSTEM_PATH}:/opt/bin"}, "/srv/code"),
     engines.NOSHELL: Image(engines.noshell_root),
 }
 

@@ -153,10 +153,10 @@ def test_what_a_container_may_do(kind: str, label: str, monkeypatch: pytest.Monk
 def test_an_images_user_environment_and_folder_count(kind: str, label: str) -> None:
     async def body(box: Sandbox) -> None:
         assert await out(box, "id -u; pwd; echo $GREETING $HOME; echo $PATH | tail -c 9") == (
-            "1000\n/srv/work\nhello /home/agent\n/opt/bin\n"
+            "1000\n/srv/code\nhello /home/agent\n/opt/bin\n"
         )
         await box.write_file("here", b"\0\xff")
-        assert await box.run(["cat", "/srv/work/here"], timeout=QUICK) == (0, b"\0\xff")
+        assert await box.run(["cat", "/srv/code/here"], timeout=QUICK) == (0, b"\0\xff")
         assert await box.read_file("here") == b"\0\xff"
         assert box.describe()["disk"].endswith("; volumes not limited")
 

@@ -105,7 +105,7 @@ def test_a_session_that_ends_while_a_job_holds_its_output(server: ModalServer) -
 def test_what_the_image_says_holds(server: ModalServer) -> None:
     async def body(box: Sandbox) -> None:
         result = await box.exec('pwd; echo "$GREETING"; echo "$PATH"', timeout=QUICK)
-        assert result.output.splitlines()[:2] == ["/srv/work", "hello"]
+        assert result.output.splitlines()[:2] == ["/srv/code", "hello"]
         assert result.output.endswith(":/opt/bin\n")
 
     within(body, engines.CONFIGURED)

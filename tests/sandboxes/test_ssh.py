@@ -108,8 +108,8 @@ def test_a_sandbox_is_a_private_folder_with_a_clean_environment(server: Server, 
             "cpus": "not limited",
             "processes": "not limited",
         }
-        other = await sandboxes.open(cwd="/work/here")
-        assert (await out(other, "pwd")).endswith("/root/work/here\n")
+        other = await sandboxes.open(cwd="/code/here")
+        assert (await out(other, "pwd")).endswith("/root/code/here\n")
         assert await out(other, "ls -A ~") == ""
         await box.close()
         assert await out(other, "echo still here") == "still here\n"
