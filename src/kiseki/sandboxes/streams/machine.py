@@ -7,13 +7,14 @@ Nothing here or there touches the host's process table or files, so the machine 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
 from kiseki.sandboxes.base import TORN as TORN
 
 
-class Stream:
+class Stream(ABC):
     """One program in a machine: bytes in, bytes out. A backend subclasses it, calls `received` and `ended`, and gives the hooks.
 
     Output is stdout; what the program itself writes to stderr is the backend's to drop (our shells join the two). Data is handed
@@ -57,16 +58,19 @@ class Stream:
 
     # Hooks: of the backend
 
+    @abstractmethod
     def write(self, data: bytes) -> None:
         """Send to its stdin, in order, without waiting. What a program that is gone would have got is dropped."""
-        raise AssertionError("a backend's stream says how it writes")
 
+    @abstractmethod
     def pause(self) -> None:
         """Stop reading, so that a program that goes on writing waits."""
 
+    @abstractmethod
     def resume(self) -> None:
         """Read (again)."""
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of our side, at once and for good: nothing is received any more. The program may go on."""
 
