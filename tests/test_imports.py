@@ -19,8 +19,9 @@ ALLOWED = {
     "agent": {"tools", "models", "sandboxes", "trajectory", "errors"},
     "ledger": {"trajectory", "errors"},
     "views": {"ledger", "trajectory", "errors"},
+    "compress": {"models", "trajectory", "errors"},
     "batch": {"views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
-    "commands": {"batch", "views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
+    "commands": {"batch", "compress", "views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
 }
 
 
@@ -52,7 +53,7 @@ def test_every_package_has_its_place() -> None:
 
 def test_light_commands_import_nothing_heavy() -> None:
     heavy = ("aiohttp", "rich", "datasets", "pyarrow", "sqlite3", "asyncio")
-    for argv in (["--help"], ["batch", "--list_distributions"], ["agent", "--help"]):
+    for argv in (["--help"], ["batch", "--list_distributions"], ["agent", "--help"], ["compress", "--help"], ["sample", "--help"]):
         code = (
             "import sys\nfrom kiseki.commands.main import main\n"
             f"try:\n    main({argv!r})\nexcept SystemExit:\n    pass\n"

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 import msgspec
 
 from kiseki import __version__
-from kiseki.agent.deadline import Deadline
 from kiseki.agent.loop import Trace, run_agent
 from kiseki.errors import BudgetSpent, KisekiError, PromptBudgetSpent, RolloutTimeout
 from kiseki.models.base import ChatModel
+from kiseki.models.deadline import Deadline
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Sandbox

@@ -14,12 +14,12 @@ from kiseki.agent.rollout import tools_json
 from kiseki.batch.adopt import batch_files
 from kiseki.batch.config import BatchConfig
 from kiseki.batch.prompts import check_dataset
-from kiseki.batch.spending import with_price
 from kiseki.errors import UsageError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import check_model, is_builtin, with_api_key
+from kiseki.models.spending import with_price
 from kiseki.sandboxes.factory import HAS_IMAGES, with_backend
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.distributions import Distribution, draw, get_distribution
@@ -79,7 +79,8 @@ def prepare(config: BatchConfig) -> Prepared:
     check_model(config.model)
     prefill = read_prefill(config.prefill_messages_file)
     sandbox = with_backend(config.sandbox_settings)
-    model = with_price(config, with_api_key(config.model, os.environ))
+    in_dollars = [name for name in ("max_cost", "max_cost_per_prompt") if getattr(config, name) is not None]
+    model = with_price(with_api_key(config.model, os.environ), config.prices, in_dollars)
     return Prepared(toolsets, sandbox, prefill, run_info(config, toolsets, prefill, sandbox.backend), model)
 
 

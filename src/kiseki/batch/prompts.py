@@ -6,27 +6,23 @@ Nothing is held but the row at hand. A row costs nothing until it is known to be
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import json
-import math
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
-import zstandard
 
 from kiseki.errors import DatasetError
 from kiseki.trajectory.chat import kind_of, read_message
+from kiseki.trajectory.parquet_rows import read_batches
+from kiseki.trajectory.row_files import check_file, decode_row, encode_row, format_of, open_bytes, read_lines
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import Message, Prompt
 
 MAX_PROMPT_CHARS = 8_000_000
 """About 2 million tokens: longer than any context window, so a longer one is a mistake in the dataset."""
 HF_PREFIX = "hf://"
-COMPRESSED = (".gz", ".zst")
 
 
 class BadRow(msgspec.Struct, frozen=True):
@@ -61,13 +57,7 @@ def read_prompts(dataset: str, max_samples: int | None = None) -> Iterator[Promp
 def check_dataset(dataset: str) -> None:
     """Raises `DatasetError` when the dataset is plainly not there or of no kind; reads nothing (it may be a pipe)."""
     if not dataset.startswith(HF_PREFIX):
-        path = Path(dataset)
-        if not path.exists():
-            raise DatasetError(f"dataset file not found: {dataset}")
-        if path.is_dir():
-            raise DatasetError(f"dataset is a folder, not a file: {dataset}")
-        if path.suffix in COMPRESSED and _format(path) == ".parquet":
-            raise DatasetError(f"a parquet file is read as it is, not inside {path.suffix}: unpack {dataset} first")
+        check_file(Path(dataset))
 
 
 def to_prompt(index: int, row: Any) -> Prompt:
@@ -81,7 +71,7 @@ def to_prompt(index: int, row: Any) -> Prompt:
         messages=_messages(row.get("prompt")),
         image=image,
         cwd=_text_column(row, "cwd"),
-        source=_to_json(rest) if rest else "{}",
+        source=encode_row(rest).decode() if rest else "{}",
     )
 
 
@@ -112,25 +102,6 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
     return messages
 
 
-def _to_json(value: dict[str, Any]) -> str:
-    """Any row content as JSON text that every parser takes: no NaN, no lone surrogates, dates as text."""
-    try:
-        text = msgspec.json.encode(value, enc_hook=str).decode()
-    except (UnicodeEncodeError, OverflowError, TypeError, ValueError):
-        text = json.dumps(_plain(value), ensure_ascii=False, default=str)
-    return clean_text(text)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {clean_text(str(key)): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return clean_text(value) if isinstance(value, str) else value
-
-
 # ---- sources ----------------------------------------------------------------------------------------------------------
 
 
@@ -139,79 +110,35 @@ def _rows(dataset: str) -> Iterator[tuple[int, Any]]:
     if dataset.startswith(HF_PREFIX):
         yield from enumerate(_hugging_face(dataset), 1)
         return
-    check_dataset(dataset)
     path = Path(dataset)
-    try:
-        if _format(path) == ".parquet":
-            yield from enumerate(_parquet(path), 1)
-            return
-        with ExitStack() as stack:
-            stream = _open_text(path, stack)
-            yield from _csv(stream) if _format(path) == ".csv" else _jsonl(stream)
-    except (OSError, EOFError, zstandard.ZstdError) as error:
-        raise DatasetError(f"cannot read {dataset}: {error}") from error
+    if format_of(path) == ".csv":
+        yield from _csv(path)
+    elif format_of(path) == ".parquet":
+        check_file(path)
+        yield from enumerate((row for rows, _ in read_batches(path) for row in rows), 1)
+    else:
+        yield from _json_lines(path)
 
 
-def _format(path: Path) -> str:
-    """The suffix that says what a file holds, whatever it is compressed with."""
-    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
-
-
-def _open_text(path: Path, stack: ExitStack) -> IO[bytes]:
-    raw: IO[bytes] = stack.enter_context(path.open("rb"))
-    if path.suffix == ".gz":
-        return cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=raw)))
-    if path.suffix == ".zst":
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-    return raw
-
-
-def _jsonl(stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
-    for line, text in enumerate(stream, 1):
-        if line == 1:
-            text = text.removeprefix(b"\xef\xbb\xbf")
-        if not text.strip():
-            continue
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    for line, text in read_lines(path):
         try:
-            yield line, msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            yield line, _decode_leniently(line, text)
+            yield line, decode_row(text)
+        except ValueError as problem:
+            yield line, BadRow(line, str(problem))
 
 
-def _decode_leniently(line: int, text: bytes) -> Any:
-    """What the strict parser refuses but Python's own writes: lone surrogates, NaN. Else a `BadRow`."""
-    try:
-        return json.loads(text.decode())
-    except UnicodeDecodeError as error:
-        return BadRow(line, f"not valid UTF-8 (byte {error.start + 1} of the line)")
-    except json.JSONDecodeError as error:
-        return BadRow(line, f"not valid JSON: {error.msg} at character {error.pos + 1} of the line")
-    except (ValueError, RecursionError) as error:
-        return BadRow(line, f"not valid JSON: {error}")
-
-
-def _csv(stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
-    reader = csv.DictReader(io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline=""), restkey="extra_columns")
-    csv.field_size_limit(MAX_PROMPT_CHARS)
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise DatasetError(f"line {reader.line_num} is not valid CSV: {error}") from error
-
-
-def _parquet(path: Path) -> Iterator[Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise DatasetError("reading parquet needs pyarrow: pip install 'kiseki[parquet]'") from None
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=512):
-                yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise DatasetError(f"cannot read {path}: {error}") from error
+def _csv(path: Path) -> Iterator[tuple[int, Any]]:
+    check_file(path)
+    with open_bytes(path) as stream:
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
+        reader = csv.DictReader(text, restkey="extra_columns")
+        csv.field_size_limit(MAX_PROMPT_CHARS)
+        try:
+            for row in reader:
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise DatasetError(f"line {reader.line_num} is not valid CSV: {error}") from error
 
 
 def _hugging_face(dataset: str) -> Iterator[Any]:

@@ -23,12 +23,13 @@ from kiseki.batch.plan import Plan, make_plan, read_into_ledger
 from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
-from kiseki.batch.spending import open_admission
 from kiseki.errors import RunStopped, UsageError
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
+from kiseki.models.budget import Need
 from kiseki.models.factory import ignored_flags, is_builtin
+from kiseki.models.spending import open_admission
 from kiseki.sandboxes.factory import HAS_IMAGES
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.tools.running import end_others
@@ -110,7 +111,14 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     if plan.to_run:
         settings = with_images(settings, config, console, prepared, ledger)
         concurrency = min(config.concurrency or default_concurrency(config.model.model), plan.to_run)
-        admission = open_admission(config, prepared.model, ledger, concurrency, works=plan.done > 0)
+        admission = open_admission(
+            prepared.model,
+            concurrency,
+            max_cost=config.max_cost,
+            max_total_tokens=config.max_total_tokens,
+            spent=Need(*ledger.spent()),
+            works=plan.done > 0,
+        )
         tally = Tally(total=plan.rollouts, done=plan.done, failed=plan.poison)
         engine = choose_engine(config, settings, admission, concurrency)
         with Progress(console, tally, admission.words, verbose=config.verbose) as progress:

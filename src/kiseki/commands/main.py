@@ -18,6 +18,8 @@ from kiseki.errors import KisekiError, StorageError, UsageError
 COMMANDS = {
     "batch": "a dataset of prompts → trajectories",
     "agent": "one prompt → one trajectory",
+    "compress": "trajectories → within a token budget",
+    "sample": "long trajectories of several datasets → one compressed file",
     "images": "which container images a dataset needs, which are there, and pulling the others",
     "merge": "rebuild a run's files from its ledger, with other filters",
     "verify": "check a run: its ledger, and every file against it",
@@ -31,8 +33,12 @@ UNUSABLE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand in `argv` (default: the process's) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    resumes = arguments[:1] == ["batch"]  # the others have nothing that --resume would go on with
-    saved = "; what was done before is saved, the same command with --resume goes on" if resumes else ""
+    resumes = {"batch": " with --resume", "compress": "", "sample": ""}  # the others have nothing to go on with
+    saved = "".join(
+        f"; what was done before is saved, the same command{how} goes on"
+        for how in map(resumes.get, arguments[:1])
+        if how is not None
+    )
     open_missing_streams()
     _stop_in_order()
     try:

@@ -52,7 +52,7 @@ class AskedModel:
         while True:
             if request.allowance is not None:
                 self._check_allowance(request.allowance - risked, tokens)
-            key, admitted = self._door.ask(Ask(tokens, again=retries.made > 0))
+            key, admitted = self._door.ask(Ask(tokens, again=request.again or retries.made > 0))
             end = NOT_SENT
             try:
                 if not admitted.done():

@@ -33,6 +33,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     encoded: list[bytes] = []
     """The same list for every call of a conversation, which only grows: what the client keeps here of the messages already sent,
     in their order, is not made anew on each turn. Default: empty."""
+    again: bool = False
+    """The caller has asked this before, in vain: it goes ahead of others, and does not speak for an outage. Default: False."""
 
 
 class RateInfo(msgspec.Struct, frozen=True):

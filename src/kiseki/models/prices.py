@@ -84,10 +84,15 @@ def _file_price(model: str, fields: Any) -> _FilePrice:
 
 
 def listed_price(base_url: str, api_key: str, model: str) -> Price | None:
-    """What the endpoint's `GET /models` says; None where it names no price, or does not answer."""
-    import asyncio
+    """What the endpoint's `GET /models` says; None where it names no price, or does not answer.
 
-    return find_in_list(asyncio.run(_fetch_list(base_url, api_key)), model)
+    May be called on an event loop, which it holds up for `LIST_SECONDS` at most.
+    """
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        return find_in_list(thread.submit(asyncio.run, _fetch_list(base_url, api_key)).result(), model)
 
 
 async def _fetch_list(base_url: str, api_key: str) -> bytes:

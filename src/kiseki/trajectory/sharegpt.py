@@ -111,14 +111,14 @@ def from_sharegpt(turns: Sequence[Turn]) -> list[Message]:
 
 def _tools_text(tools: msgspec.Raw | str) -> str:
     text = tools if isinstance(tools, str) else bytes(tools).decode()
-    return f"{TOOLS_PREAMBLE}<tools>\n{_escape_json(text)}\n</tools>\n{CALL_FORMAT}"
+    return f"{TOOLS_PREAMBLE}<tools>\n{escape_json(text)}\n</tools>\n{CALL_FORMAT}"
 
 
 def _gpt_text(message: Message) -> str:
     reasoning = message.reasoning.strip("\n")
-    parts = [f"<think>\n{_escape_text(reasoning)}\n</think>\n" if reasoning else "<think>\n</think>\n"]
+    parts = [f"<think>\n{escape_text(reasoning)}\n</think>\n" if reasoning else "<think>\n</think>\n"]
     if message.content:
-        parts.append(_escape_text(message.content))
+        parts.append(escape_text(message.content))
     calls = "\n".join(_call_text(call) for call in message.tool_calls)
     if message.content and calls:
         parts.append("\n")
@@ -130,7 +130,7 @@ def _call_text(call: ToolCall) -> str:
     arguments = call.arguments.strip() or "{}"
     if not is_json_object(arguments):
         arguments = _encode(call.arguments)
-    return f'<tool_call>\n{{"name": {_escape_json(_encode(call.name))}, "arguments": {_escape_json(arguments)}}}\n</tool_call>'
+    return f'<tool_call>\n{{"name": {escape_json(_encode(call.name))}, "arguments": {escape_json(arguments)}}}\n</tool_call>'
 
 
 def _response_text(message: Message) -> str:
@@ -138,29 +138,29 @@ def _response_text(message: Message) -> str:
     if not (content[:1] in ("{", "[") and _is_json(content)):
         content = _encode(message.content)
     payload = f'{{"tool_call_id": {_encode(message.tool_call_id)}, "name": {_encode(message.name)}, "content": {content}}}'
-    return f"<tool_response>\n{_escape_json(payload)}\n</tool_response>"
+    return f"<tool_response>\n{escape_json(payload)}\n</tool_response>"
 
 
 def _read_gpt(value: str, ids: list[str]) -> Message:
     reasoning = ""
     if think := _think_block.match(value):
-        reasoning, value = _unescape_text(think[1] or ""), value[think.end() :]
+        reasoning, value = unescape_text(think[1] or ""), value[think.end() :]
     calls = []
     first = _call_block.search(value)
     for number, block in enumerate(_call_block.finditer(value)):
         call = msgspec.json.decode(block[1], type=_CallIn)
-        raw = _unescape_json(bytes(call.arguments).decode())
+        raw = unescape_json(bytes(call.arguments).decode())
         arguments = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
         calls.append(ToolCall(id=ids[number] if number < len(ids) else "", name=call.name, arguments=arguments))
     text = value if first is None else value[: first.start()].removesuffix("\n")
-    return Message(role="assistant", content=_unescape_text(text), reasoning=reasoning, tool_calls=tuple(calls))
+    return Message(role="assistant", content=unescape_text(text), reasoning=reasoning, tool_calls=tuple(calls))
 
 
 def _read_responses(value: str) -> list[Message]:
     messages = []
     for block in _response_block.finditer(value):
         response = msgspec.json.decode(block[1], type=_ResponseIn)
-        raw = _unescape_json(bytes(response.content).decode())
+        raw = unescape_json(bytes(response.content).decode())
         content = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
         messages.append(Message(role="tool", content=content, tool_call_id=response.tool_call_id, name=response.name))
     return messages
@@ -183,17 +183,21 @@ def _encode(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _escape_json(text: str) -> str:
+def escape_json(text: str) -> str:
+    """JSON text in which no string closes the block that it stands in."""
     return _in_json.sub(r"\\u003c", text) if "<" in text else text
 
 
-def _unescape_json(text: str) -> str:
+def unescape_json(text: str) -> str:
+    """What `escape_json` was given."""
     return _escaped_in_json.sub(r"\1<", text) if "\\u003c" in text else text
 
 
-def _escape_text(text: str) -> str:
+def escape_text(text: str) -> str:
+    """Plain text of a gpt or tool turn, with the literal tags in it marked as such."""
     return _literal.sub(r"<\\\1", text) if "<" in text else text
 
 
-def _unescape_text(text: str) -> str:
+def unescape_text(text: str) -> str:
+    """What `escape_text` was given."""
     return _escaped.sub(r"<\1", text) if "<\\" in text else text

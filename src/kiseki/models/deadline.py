@@ -1,7 +1,6 @@
-"""A rollout's deadline, whose clock stands still while the rollout waits for its turn: to start its sandbox, at the endpoint.
+"""A deadline whose clock stands still while its work waits for its turn: at the endpoint, or for a rollout to start its sandbox.
 
-A rate limit, an outage or a crowd at the start delays a rollout. Were that counted, it would cut the longest ones, and only in
-busy hours.
+A rate limit, an outage or a crowd at the start delays work. Were that counted, it would cut the longest, and only in busy hours.
 """
 
 from __future__ import annotations

@@ -1,0 +1,34 @@
+"""A trajectory while a strategy works on it: its turns, and what each of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kiseki.compress.turns import Layout, Turn
+from kiseki.trajectory.tokens import TokenCounter
+
+
+class Draft:
+    """Mutable. `total` is the sum of `tokens`, always."""
+
+    def __init__(self, turns: Iterable[Turn], layout: Layout, counter: TokenCounter) -> None:
+        self.turns = list(turns)
+        self.layout = layout
+        self.counter = counter
+        self.tokens = [counter.count(turn.text) for turn in self.turns]
+        self.total = sum(self.tokens)
+
+    def put(self, at: int, turn: Turn) -> bool:
+        """Replace a turn, if that makes it smaller; whether it did."""
+        tokens = self.counter.count(turn.text)
+        if tokens >= self.tokens[at]:
+            return False
+        self.total += tokens - self.tokens[at]
+        self.turns[at], self.tokens[at] = turn, tokens
+        return True
+
+    def splice(self, start: int, end: int, turns: Sequence[Turn]) -> None:
+        """Put `turns` in the place of those from `start` to `end`, whatever they count."""
+        self.turns[start:end] = turns
+        self.tokens[start:end] = [self.counter.count(turn.text) for turn in turns]
+        self.total = sum(self.tokens)

@@ -1,0 +1,142 @@
+"""Views of files that a later view or a rewriting of the same file makes stale, told by the calls alone.
+
+Only what is certain counts: the same path, and the same part of the file or all of it. A relative path is only the same as long
+as no command changes the folder.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from kiseki.compress.calls import Observation, arguments_of, outcome
+from kiseki.compress.turns import Call
+
+PATHS = ("path", "file_path", "filepath", "filename", "file_name", "file", "target_file")
+READERS = {"read_file", "read", "view_file", "view", "file_read", "cat", "open_file", "open"}
+WRITERS = {"write_file", "write", "file_write", "create_file"}
+EDITORS = {"str_replace_editor", "str_replace_based_edit_tool", "text_editor", "file_editor", "editor"}
+SHELLS = {"terminal", "bash", "shell", "execute_bash", "run_command", "execute_command", "run_shell_command", "run", "command"}
+CONTENTS = ("content", "contents", "text", "file_text")
+_SHOWS = ("cat ", "nl ", "sed ", "head ", "tail ", "open ")
+_moves = re.compile(r"\b(?:cd|pushd|popd)\b")
+_PARTIAL = ('"truncated":true', '"truncated": true', '"next_offset":', "left out", "more lines", "<response clipped>")
+"""How outputs say that they are not whole."""
+
+
+class View(msgspec.Struct, frozen=True):
+    path: str
+    part: str
+    """Which part of the file, in the call's own words; "" where it names none."""
+    whole: bool = False
+    """It shows all of the file."""
+
+
+def superseded(observations: Sequence[Observation], is_note: Iterable[bool]) -> dict[int, str]:
+    """Observations, by their place in the sequence, that show what is shown again or written anew later; each with the file's
+    path. `is_note`: of each, whether its output is no longer there."""
+    keys = _keys(observations)
+    seen_parts: set[tuple[str, str]] = set()
+    seen_whole: set[str] = set()
+    found: dict[int, str] = {}
+    for place, (each, gone, key) in reversed(list(enumerate(zip(observations, is_note, keys, strict=True)))):
+        if each.call is None or gone:
+            continue
+        written, view = written_path(each.call), read_view(each.call)
+        if not (written or view) or outcome(each.output.text)[0] != "ok":
+            continue
+        if written:
+            seen_whole.add(_from(key, written))
+        elif view:
+            path = _from(key, view.path)
+            if path in seen_whole or (path, view.part) in seen_parts:
+                found[place] = view.path
+            seen_parts.add((path, view.part))
+            if view.whole and not any(sign in each.output.text for sign in _PARTIAL):
+                seen_whole.add(path)
+    return found
+
+
+def _from(key: str, path: str) -> str:
+    return path if path.startswith("/") else key + path
+
+
+def _keys(observations: Sequence[Observation]) -> list[str]:
+    """What a relative path stands for depends on: how often the folder was changed before."""
+    keys = []
+    moved = 0
+    for each in observations:
+        command = shell_command(each.call) if each.call else ""
+        moved += bool(command and _moves.search(command))
+        keys.append(f"{moved}:")
+    return keys
+
+
+def read_view(call: Call) -> View | None:
+    """What of which file a call shows; None for a call that is no plain view."""
+    name, arguments = _name(call), arguments_of(call)
+    if name in SHELLS:
+        return _shell_view(shell_command(call))
+    if name in EDITORS and arguments.get("command") != "view":
+        return None
+    path = _path(arguments)
+    if not path or name not in READERS | EDITORS:
+        return None
+    part = {key: value for key, value in arguments.items() if key not in (*PATHS, "command") and value is not None}
+    text = msgspec.json.encode(part, order="sorted").decode() if part else ""
+    return View(path, text, whole=name in EDITORS and not part)
+
+
+def written_path(call: Call) -> str:
+    """The file that a call writes all of; "" for any other call."""
+    name, arguments = _name(call), arguments_of(call)
+    if name in WRITERS or (name in EDITORS and arguments.get("command") == "create"):
+        return _path(arguments) if any(isinstance(arguments.get(key), str) for key in CONTENTS) else ""
+    return ""
+
+
+def shell_command(call: Call) -> str:
+    """The command line that a call runs; "" where it runs none."""
+    if _name(call) not in SHELLS:
+        return ""
+    arguments = arguments_of(call)
+    return next((arguments[key] for key in ("command", "cmd", "code") if isinstance(arguments.get(key), str)), "")
+
+
+def _shell_view(command: str) -> View | None:
+    folder = ""
+    if moved := re.fullmatch(r"cd (/[\w./-]*) && (.*)", command.strip(), re.DOTALL):
+        folder, command = moved[1], moved[2]
+    if len(command) > 300 or not command.lstrip().startswith(_SHOWS) or re.search(r"[|;&<>$`*?\n(){}]", command):
+        return None
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    view: View | None = None
+    match words:
+        case ["cat" | "nl", *options, path] if all(each.startswith("-") for each in options):
+            view = View(path, "", whole=True)
+        case ["sed", "-n", part, path] if re.fullmatch(r"\d+,(?:\d+)p", part):
+            view = View(path, part)
+        case ["head" | "tail" as tool, *options, path] if all(re.fullmatch(r"-n|-?\d+", each) for each in options):
+            view = View(path, " ".join([tool, *options]))
+        case ["open", path, *line] if all(each.isdigit() for each in line):
+            view = View(path, " ".join(["open", *line]))
+    if view is None or view.path.startswith("-"):
+        return None
+    return msgspec.structs.replace(view, path=posixpath.normpath(posixpath.join(folder, view.path)))
+
+
+def _name(call: Call) -> str:
+    return call.name.lower().replace("-", "_")
+
+
+def _path(arguments: dict[str, Any]) -> str:
+    path = next((arguments[key] for key in PATHS if isinstance(arguments.get(key), str)), "")
+    return posixpath.normpath(path) if path else ""

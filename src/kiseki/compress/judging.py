@@ -1,0 +1,41 @@
+"""What the processes of a sample say of each row. No state but the pool's token counter."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from kiseki.compress.pool import count_texts
+from kiseki.compress.turns import Turn, read_trajectory
+
+Verdict = tuple[int, int] | str
+"""(priority, tokens), or why it is no trajectory. Tokens are 0 where it did not matter how many there are."""
+
+
+def judge(rows: Sequence[bytes], reach: int, seed: int, min_tokens: int) -> list[Verdict]:
+    """Tokens are those of all turns' text, counted for rows with a priority below `reach` that can have `min_tokens`."""
+    return [_judge(row, reach, seed, min_tokens) for row in rows]
+
+
+def _judge(row: bytes, reach: int, seed: int, min_tokens: int) -> Verdict:
+    try:
+        turns = read_trajectory(row).turns
+    except ValueError as problem:
+        return str(problem)
+    if not turns:
+        return "its conversation has no turns"
+    drawn = priority(turns, seed)
+    most = sum(len(turn.text.encode()) for turn in turns) + len(turns)  # no token is shorter than a byte
+    if drawn >= reach or most < min_tokens:
+        return drawn, 0
+    return drawn, sum(count_texts([turn.text for turn in turns]))
+
+
+def priority(turns: Sequence[Turn], seed: int) -> int:
+    """128 bits of a hash of the seed and of who says what, in whatever layout."""
+    digest = hashlib.blake2b(digest_size=16, key=str(seed).encode())
+    for turn in turns:
+        text = turn.text.encode()
+        digest.update(f"{turn.role} {len(text)}\n".encode())
+        digest.update(text)
+    return int.from_bytes(digest.digest(), "big")

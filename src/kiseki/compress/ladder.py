@@ -1,0 +1,265 @@
+"""The strategy that needs no model: a ladder of rules, from what costs nothing to what costs most, down to the budget.
+
+1. Outputs are cleaned (`observations.py`), oldest first. 2. An output that was there before, and a view of a file that is shown
+again or written anew later, become a pointer. 3. The largest outputs lose their middle. 4. Old outputs are left out. 5. Whole
+units give way to a digest (`digest.py`). Each step ends as soon as the budget is met. Only tool turns between the protected ones
+are edited; turns of the model stay as they are or go with their unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kiseki.compress.calls import Observation, brief, observations_of
+from kiseki.compress.config import CompressionConfig
+from kiseki.compress.cutting import cut_output
+from kiseki.compress.digest import Digest
+from kiseki.compress.draft import Draft
+from kiseki.compress.file_views import superseded
+from kiseki.compress.metrics import Region
+from kiseki.compress.observations import clean
+from kiseki.compress.placement import place
+from kiseki.compress.regions import Unit, choose_region, spans, units_of
+from kiseki.compress.turns import Layout, Turn, is_summary
+from kiseki.trajectory.text import printable
+
+LEVELS = (1_000, 500, 200)
+"""Tokens to which outputs are cut, one level after the other."""
+TOLERANCE = 24
+"""Tokens that the last cut may take too many."""
+LEAST_POINTED = 160
+"""Characters of an output for which a pointer is worth it."""
+LONGEST_PATH = 100
+LEAST_MASKED = 32
+"""Tokens of an output that is worth leaving out."""
+JOINT = 4
+"""Tokens that a digest may take more where it is put after other text."""
+_SAME = "[Same output as before: "
+_OLDER = "[Older view of "
+_MASK = "[Old output left out: "
+
+
+class Ladder(msgspec.Struct, frozen=True):
+    """What was done. An output counts in each step that changed it."""
+
+    observations_cleaned: int = 0
+    observations_repeated: int = 0
+    observations_cut: int = 0
+    observations_masked: int = 0
+    units_digested: int = 0
+    region: Region = Region()
+    """The turns that digests stand for, from the first to the last."""
+
+    def counts(self) -> dict[str, int]:
+        """The counters, by their names in `Metrics`."""
+        return {
+            "observations_cleaned": self.observations_cleaned,
+            "observations_repeated": self.observations_repeated,
+            "observations_cut": self.observations_cut,
+            "observations_masked": self.observations_masked,
+            "units_digested": self.units_digested,
+        }
+
+
+def run_ladder(draft: Draft, config: CompressionConfig, budget: int) -> Ladder:
+    """Bring `draft` down to `budget` tokens, or as far as it goes; changes it in place."""
+    originals = list(draft.turns)
+    steps = shrink(draft, _inside(draft, config), budget)
+    units, region = _digest(draft, config, budget, originals)
+    return msgspec.structs.replace(steps, units_digested=units, region=region)
+
+
+def shrink(draft: Draft, places: Iterable[int], budget: int) -> Ladder:
+    """The steps that take no turn out, on the tool turns among those at `places`."""
+    editable = _editable(draft, places)
+    before = list(zip(draft.turns, draft.tokens, strict=True))
+    return Ladder(
+        observations_cleaned=_clean(draft, editable, budget),
+        observations_repeated=_point(draft, editable, budget),
+        observations_cut=_cut(draft, editable, budget),
+        observations_masked=_mask(draft, editable, budget, before),
+    )
+
+
+def clean_all(draft: Draft, config: CompressionConfig) -> Ladder:
+    """Only the first step, whatever the budget: every output that may be edited is cleaned."""
+    return Ladder(observations_cleaned=_clean(draft, _editable(draft, _inside(draft, config)), -1))
+
+
+def _inside(draft: Draft, config: CompressionConfig) -> list[int]:
+    """Places of the turns between the protected ones."""
+    return [at for span in spans(draft.turns, config) for unit in span for at in range(unit.start, unit.end)]
+
+
+def _editable(draft: Draft, places: Iterable[int]) -> list[int]:
+    """Those of the turns at `places` that are outputs."""
+    return [at for at in sorted(places) if draft.turns[at].role == "tool" and not is_summary(draft.turns[at])]
+
+
+def _is_note(text: str) -> bool:
+    """Whether an output is what one of these steps left of it."""
+    return text.startswith((_SAME, _OLDER, _MASK)) and text.endswith("]") and "\n" not in text
+
+
+# ---- 1 and 2: what costs nothing ---------------------------------------------------------------------------------------------
+
+
+def _clean(draft: Draft, editable: Sequence[int], budget: int) -> int:
+    count = 0
+    for at in editable:
+        if draft.total <= budget:
+            break
+        before = draft.turns[at]
+        after = draft.layout.edit_leaves(before, clean)
+        if after is not before and draft.put(at, after):
+            pairs = zip(draft.layout.outputs(before), draft.layout.outputs(after), strict=True)
+            count += sum(old.text != new.text for old, new in pairs)
+    return count
+
+
+def _point(draft: Draft, editable: Sequence[int], budget: int) -> int:
+    """Pointers in the place of outputs that were there before, then of views that are there again."""
+    if draft.total <= budget:
+        return 0
+    layout, may_change = draft.layout, set(editable)
+    shown = [
+        layout.edit_leaves(turn, clean) if turn.role == "tool" and at not in may_change else turn
+        for at, turn in enumerate(draft.turns)
+    ]
+    observations = [each for unit in units_of(shown) for each in observations_of(shown, layout, unit)]
+    is_note = [_is_note(each.output.text) for each in observations]
+    first: dict[str, Observation] = {}
+    kept_for = {each.output.text[len(_SAME) : -1] for each in observations if each.output.text.startswith(_SAME)}
+    count = 0
+    for nth, each in enumerate(observations):
+        if draft.total <= budget:
+            return count
+        text = each.output.text
+        if is_note[nth] or len(text) < LEAST_POINTED:
+            continue
+        if text not in first:
+            first[text] = each
+            continue
+        called = brief(first[text].call, first[text].output.name)
+        if each.at in may_change and _replace(draft, each.at, each.number, f"{_SAME}{called}]"):
+            is_note[nth] = True
+            kept_for.add(called)
+            count += 1
+    for nth, path in sorted(superseded(observations, is_note).items()):
+        if draft.total <= budget:
+            break
+        each = observations[nth]
+        worth_it = each.at in may_change and len(each.output.text) >= LEAST_POINTED
+        if worth_it and brief(each.call, each.output.name) not in kept_for:
+            text = f"{_OLDER}{printable(path, LONGEST_PATH)} left out: its later state is shown below]"
+            count += _replace(draft, each.at, each.number, text)
+    return count
+
+
+def _replace(draft: Draft, at: int, number: int, text: str) -> bool:
+    return draft.put(at, draft.layout.replace_outputs(draft.turns[at], {number: text}))
+
+
+# ---- 3 and 4: what costs parts of outputs -----------------------------------------------------------------------------------
+
+
+def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
+    """Nothing where leaving out every output would not do: they will be left out then."""
+    if draft.total <= budget:
+        return 0
+    sizes = {at: _sizes(draft.layout, draft.turns[at], draft.tokens[at]) for at in editable}
+    if draft.total - _above(sizes, 0) > budget:
+        return 0
+    changed: set[tuple[int, int]] = set()
+    for level in LEVELS:
+        if level > LEVELS[-1] and draft.total - _above(sizes, level) > budget:
+            continue  # the next level would have to do it all the same
+        slack = level // 8
+        for size, at, number in _largest(sizes, level + slack):
+            too_many = draft.total - budget
+            if too_many <= 0:
+                return len(changed)
+            if too_many <= size - level:
+                turn = cut_output(draft, at, number, size, draft.tokens[at] - too_many, TOLERANCE)
+            else:
+                turn = cut_output(draft, at, number, size, draft.tokens[at] - size + level + slack, 2 * slack)
+            if turn is not None and draft.put(at, turn):
+                changed.add((at, number))
+                sizes[at] = _sizes(draft.layout, draft.turns[at], draft.tokens[at])
+    return len(changed)
+
+
+def _sizes(layout: Layout, turn: Turn, tokens: int) -> list[int]:
+    """Tokens of each output of a turn that has `tokens`: its share by its length."""
+    lengths = [len(each.text) for each in layout.outputs(turn)]
+    return [tokens * length // (sum(lengths) or 1) for length in lengths]
+
+
+def _above(sizes: Mapping[int, Sequence[int]], level: int) -> int:
+    """Tokens that outputs have more than `level`, all together."""
+    return sum(max(size - level, 0) for each in sizes.values() for size in each)
+
+
+def _largest(sizes: Mapping[int, Sequence[int]], least: int) -> list[tuple[int, int, int]]:
+    """Tokens, turn and number of the outputs that have more than `least` tokens, largest first, then oldest."""
+    found = [(size, at, number) for at, each in sizes.items() for number, size in enumerate(each) if size > least]
+    return sorted(found, key=lambda each: (-each[0], each[1:]))
+
+
+def _mask(draft: Draft, editable: Sequence[int], budget: int, before: Sequence[tuple[Turn, int]]) -> int:
+    """`before`: the turns as they came and their tokens, for how much it is that is left out."""
+    count = 0
+    for at in editable:
+        if draft.total <= budget:
+            break
+        sizes: list[int] = []
+        for number, output in enumerate(draft.layout.outputs(draft.turns[at])):
+            if draft.total <= budget or _is_note(output.text) or draft.counter.count(output.text) < LEAST_MASKED:
+                continue
+            sizes = sizes or _sizes(draft.layout, *before[at])
+            count += _replace(draft, at, number, f"{_MASK}{sizes[number]:,} tokens]")
+    return count
+
+
+# ---- 5: what costs units ----------------------------------------------------------------------------------------------------
+
+
+def _digest(draft: Draft, config: CompressionConfig, budget: int, originals: Sequence[Turn]) -> tuple[int, Region]:
+    """Units that a digest stands for now, and their turns. What it says comes from `originals`, the turns as they came."""
+    places = list(range(len(originals)))  # of each turn among the originals; -1 for one that came since
+    units = 0
+    taken: list[int] = []
+    while draft.total > budget:
+        told = [originals[place] if place >= 0 else turn for place, turn in zip(places, draft.turns, strict=True)]
+        chosen = _choose(draft, config, budget, told) or _choose(draft, config, budget, draft.turns)
+        if chosen is None:
+            break
+        region, text = chosen
+        start, end = region[0].start, region[-1].end
+        before, total = list(draft.turns), draft.total
+        place(draft, start, end, text, config.summary_placement)
+        if draft.total >= total:
+            draft.splice(0, len(draft.turns), before)
+            break
+        own = len(draft.turns) - (len(before) - (end - start))
+        units += len(region)
+        taken += places[start:end]
+        places[start:end] = [-1] * own
+    if not taken:
+        return 0, Region()
+    return units, Region(min(taken), max(taken) + 1, len(taken))
+
+
+def _choose(draft: Draft, config: CompressionConfig, budget: int, told: Sequence[Turn]) -> tuple[Sequence[Unit], str] | None:
+    digest = Digest(told, draft.layout, draft.counter, config.summary_target_tokens)
+    region = choose_region(
+        draft.turns,
+        draft.tokens,
+        spans(draft.turns, config),
+        draft.total - budget,
+        lambda units: digest.tokens(units) + JOINT,
+        own_turn=config.summary_placement == "human",
+    )
+    return (region, digest.text(region)) if region else None

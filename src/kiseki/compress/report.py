@@ -1,0 +1,125 @@
+"""What a job did, for people: tables, and the histogram of tokens before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kiseki.compress.config import CompressionConfig
+from kiseki.compress.totals import PERCENTILES, STEPS, Totals, percentiles
+
+BINS = 12
+BAR = 32
+"""Characters of the longest bar."""
+STEP_WORDS = {
+    "observations_cleaned": "outputs cleaned (escape codes, progress bars, base64, repeated lines)",
+    "observations_repeated": "repeated outputs and superseded file views replaced by a pointer",
+    "observations_cut": "outputs cut in the middle",
+    "observations_masked": "old outputs left out",
+    "units_digested": "steps that a digest stands for",
+}
+
+
+def print_report(
+    console: Console, totals: Totals, config: CompressionConfig, tokenizer: str, cost: Mapping[str, int] | None = None
+) -> None:
+    """`cost`: what the summaries of a dry run would take; None after a real one."""
+    if totals.trajectories:
+        console.print(_tokens(totals, tokenizer))
+        console.print(_histogram(totals, config.target_max_tokens))
+    console.print(_rows(totals, config, dry=cost is not None))
+    for reason, number in totals.reasons.most_common(3):
+        console.print(Text(f"as it was, {number:,} rows: {reason}"), style="yellow", soft_wrap=True)
+    if cost is not None:
+        console.print(Text(_cost_words(cost, config)), soft_wrap=True)
+
+
+def histogram(values: Sequence[int], edges: Sequence[int]) -> list[int]:
+    """How many values lie from each edge to before the next; the last bin takes all above."""
+    from bisect import bisect_right
+
+    counts = [0] * len(edges)
+    for value in values:
+        counts[max(0, bisect_right(edges, value) - 1)] += 1
+    return counts
+
+
+def bin_edges(totals: Totals, target: int) -> list[int]:
+    """Of bins as wide as a third, half or whole target … so that the target is an edge."""
+    highest = max([*totals.before, *totals.after, 1])
+    width = next(width for step in range(60) for width in [max(1, target // 4) * 2**step] if highest < width * BINS)
+    return [width * number for number in range(highest // width + 1)]
+
+
+def _tokens(totals: Totals, tokenizer: str) -> Table:
+    table = Table(title=f"tokens per trajectory, counted by {tokenizer}", box=box.SIMPLE, title_justify="left")
+    for column in ("", "total", "mean", *(f"p{share}" if share < 100 else "longest" for share in PERCENTILES)):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in (("before", totals.before), ("after", totals.after)):
+        shares = percentiles(values)
+        mean = sum(values) / len(values) if values else 0
+        table.add_row(name, f"{sum(values):,}", f"{mean:,.0f}", *(f"{each:,}" for each in shares.values()))
+    counts = totals.counts
+    if counts["assistant_before"]:
+        kept = 100 * counts["assistant_after"] / counts["assistant_before"]
+        table.caption = f"of the model's own tokens {kept:.1f} % are kept"
+    return table
+
+
+def _histogram(totals: Totals, target: int) -> Table:
+    edges = bin_edges(totals, target)
+    before, after = histogram(totals.before, edges), histogram(totals.after, edges)
+    most = max(*before, *after, 1)
+    table = Table(title=f"trajectories by tokens (target {target:,})", box=box.SIMPLE, title_justify="left")
+    for column in ("tokens", "before", "", "after", ""):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for edge, one, other in zip(edges, before, after, strict=True):
+        style = "" if edge < target else "yellow"
+        table.add_row(f"{edge:,}–", f"{one:,}", _bar(one, most), f"{other:,}", _bar(other, most), style=style)
+    return table
+
+
+def _bar(number: int, most: int) -> str:
+    return "█" * max(1 if number else 0, round(BAR * number / most))
+
+
+def _rows(totals: Totals, config: CompressionConfig, *, dry: bool) -> Table:
+    counts = totals.counts
+    title = f"what --strategy={config.strategy} {'would do' if dry else 'did'}"
+    table = Table(title=title, box=box.SIMPLE, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    rows = [
+        ("trajectories", totals.trajectories),
+        ("within the target as they are", counts["skipped"]),
+        ("compressed", counts["compressed"]),
+    ]
+    rows += [(f"  {STEP_WORDS[step]}", totals.touched[step]) for step in STEPS if totals.touched[step]]
+    rows += [
+        (f"  {words}", totals.touched[key])
+        for key, words in (("summary", "a summary for the steps in the middle"), ("segments", "split into segments"))
+        if totals.touched[key]
+    ]
+    rows.append(("still over the target", counts["over"]))
+    if counts["rows_out"] != totals.trajectories:
+        rows.append(("rows that come of them", counts["rows_out"]))
+    if counts["left_out"]:
+        rows.append(("left out, since still over the target (in the rejects)", counts["left_out"]))
+    if counts["rejected"]:
+        rows.append(("unreadable, or no trajectory (in the rejects)", counts["rejected"]))
+    for words, number in rows:
+        table.add_row(words, f"{number:,}")
+    return table
+
+
+def _cost_words(cost: Mapping[str, int], config: CompressionConfig) -> str:
+    if not cost["requests"]:
+        return "no summary would be asked for: nothing would be paid"
+    return (
+        f"{cost['requests']:,} summaries would be asked of {config.model}: about {cost['prompt_tokens']:,} tokens in and"
+        f" {cost['completion_tokens']:,} out"
+    )

@@ -1,0 +1,60 @@
+"""What a run may spend, and the admission through which its model calls go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kiseki.errors import UsageError
+from kiseki.models.admission import Admission
+from kiseki.models.breaker import Breaker
+from kiseki.models.budget import Budget, Need
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import is_builtin
+from kiseki.models.prices import Price, listed_price, read_prices
+from kiseki.models.rate_limit import RateLimit
+
+
+def with_price(model: ModelSettings, prices: str, in_dollars: Sequence[str]) -> ModelSettings:
+    """The model's settings with its price, where that is wanted: `prices` is the user's file ("": none), `in_dollars` the flags
+    that set a limit in dollars.
+
+    Raises `UsageError` when such a limit needs a price in vain.
+    """
+    if not (in_dollars or prices):
+        return model
+    from_file = read_prices(prices) if prices else {}
+    if is_builtin(model.model):
+        price: Price | None = Price()
+    else:
+        price = listed_price(model.base_url, model.api_key, model.model) or from_file.get(model.model)
+    if price is None and in_dollars:
+        raise UsageError(
+            f"--{in_dollars[0]}: the price of {model.model} is not known ({model.base_url}/models names none"
+            + (f", {prices} has {', '.join(from_file) or 'nothing'}" if prices else "")
+            + "); give it in a file,"
+            f" --prices=prices.yaml with a line '{model.model}: {{input: 3, output: 15}}' (US dollars per million tokens)"
+        )
+    return msgspec.structs.replace(model, price=price)
+
+
+def open_admission(
+    model: ModelSettings,
+    ceiling: int,
+    *,
+    max_cost: float | None,
+    max_total_tokens: int | None,
+    spent: Need,
+    works: bool = False,
+) -> Admission:
+    """The admission of one session of a run. `ceiling`: calls at once at most. `spent`: by earlier sessions. `works`: the
+    endpoint has answered calls of the run before (default: False)."""
+    budget = Budget(
+        max_cost=max_cost,
+        max_tokens=max_total_tokens,
+        price=model.price,
+        reply_tokens=model.max_tokens,
+        spent=spent,
+    )
+    return Admission(RateLimit(ceiling), Breaker(model.provider_patience, at_once=ceiling, works=works), budget)

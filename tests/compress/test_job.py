@@ -1,0 +1,346 @@
+"""The compressor as its users run it: files in, files out, nothing lost whatever happens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from support import kiseki, read_rows, start_kiseki, write_dataset
+
+from kiseki.models.mock_server import MockServer
+
+LADDER = ("--strategy=ladder", "--target_max_tokens=1500")
+
+
+def unit(number: int, size: int = 300) -> list[dict[str, str]]:
+    """A call and its result of about `size` tokens."""
+    call = {"name": "terminal", "arguments": {"command": f"cat part_{number}.py"}}
+    output = "\n".join(f"part {number}, line {at}: value_{at * 37 % 101} = {at * number}" for at in range(size // 18))
+    response = {"tool_call_id": f"call_{number}", "name": "terminal", "content": {"output": output, "exit_code": 0}}
+    return [
+        {"from": "gpt", "value": f"<think>\nNext is part {number}.\n</think>\n<tool_call>\n{json.dumps(call)}\n</tool_call>"},
+        {"from": "tool", "value": f"<tool_response>\n{json.dumps(response)}\n</tool_response>"},
+    ]
+
+
+def row(units: int, name: str = "a", size: int = 300, **columns: Any) -> dict[str, Any]:
+    turns = [{"from": "system", "value": "Call functions."}, {"from": "human", "value": f"Task {name}"}]
+    turns += [turn for number in range(units) for turn in unit(number, size)]
+    return {"conversations": [*turns, {"from": "gpt", "value": f"<think>\n</think>\nDone with {name}."}], **columns}
+
+
+def tokens_of(path: Path) -> list[int]:
+    return [each["compression_metrics"]["compressed_tokens"] for each in read_rows(path)]
+
+
+def summary_config(folder: Path, server: MockServer, at_once: int = 50, **summarization: Any) -> str:
+    settings = {"model": "mock", "base_url": server.base_url, "retry_delay": 0.001, **summarization}
+    lines = ["summarization:", *(f"  {key}: {json.dumps(value)}" for key, value in settings.items())]
+    (folder / "summary.yaml").write_text(
+        "\n".join([*lines, "compression: {target_max_tokens: 1500, summary_target_tokens: 100}"])
+    )
+    return "--config=summary.yaml"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    listed = [row(units, str(units), number=units, nested={"of": [units, 1.0, None]}) for units in (1, 12, 3, 20, 8)]
+    return write_dataset(tmp_path / "rows.jsonl", listed)
+
+
+def test_every_row_fits_and_keeps_its_columns(rows: Path, tmp_path: Path) -> None:
+    done = kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    before, after = read_rows(rows), read_rows(tmp_path / "rows_compressed.jsonl")
+    assert "rows_compressed.jsonl" in done.stdout
+    assert [(each["number"], each["nested"]) for each in after] == [(each["number"], each["nested"]) for each in before]
+    assert max(tokens_of(tmp_path / "rows_compressed.jsonl")) <= 1500
+    assert after[0]["conversations"] == before[0]["conversations"]
+    assert after[0]["compression_metrics"]["skipped_under_target"]
+    assert after[3]["compression_metrics"]["was_compressed"]
+    for one, other in zip(before, after, strict=True):  # the first four turns and the last four
+        assert other["conversations"][:4] == one["conversations"][:4]
+        assert other["conversations"][-4:] == one["conversations"][-4:]
+    assert len({json.dumps(list(each["compression_metrics"])) for each in after}) == 1
+    aggregate = json.loads((tmp_path / "rows_compressed_metrics.json").read_text())
+    assert aggregate["summary"]["total_trajectories"] == 5
+    assert aggregate["tokens"]["total_after"] == sum(tokens_of(tmp_path / "rows_compressed.jsonl"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "rows.jsonl",
+        "rows_compressed.jsonl",
+        "rows_compressed_metrics.json",
+    ]
+
+
+def test_every_file_format_comes_out_as_it_went_in(rows: Path, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    text = rows.read_bytes()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(text))
+    flat = [{"conversations": each["conversations"], "number": each["number"]} for each in read_rows(rows)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(flat), tmp_path / "c.parquet")
+    kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    expected = (tmp_path / "rows_compressed.jsonl").read_bytes()
+    for name in ("a.jsonl.gz", "b.jsonl.zst", "c.parquet"):
+        kiseki("compress", f"--input={name}", *LADDER, cwd=tmp_path)
+    assert gzip.decompress((tmp_path / "a_compressed.jsonl.gz").read_bytes()) == expected
+    packed = (tmp_path / "b_compressed.jsonl.zst").read_bytes()
+    assert zstandard.ZstdDecompressor().decompressobj().decompress(packed) == expected
+    table = pyarrow.parquet.read_table(tmp_path / "c_compressed.parquet").to_pylist()
+    assert [each["conversations"] for each in table] == [each["conversations"] for each in map(json.loads, expected.splitlines())]
+    assert [each["compression_metrics"]["compressed_tokens"] for each in table] == tokens_of(tmp_path / "rows_compressed.jsonl")
+
+
+def test_a_run_folder(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "prompts.jsonl", [{"prompt": f"How many prime numbers are below {n}?"} for n in (10, 20, 30)])
+    run = ("--dataset_file=prompts.jsonl", "--batch_size=2", "--run_name=r", "--model=builtin/practice", "--engine=inprocess")
+    kiseki("batch", *run, "--distribution=terminal_only", "--sandbox=local", cwd=tmp_path)
+    kiseki("compress", "--input=data/r", "--strategy=ladder", cwd=tmp_path)
+    before, after = (
+        read_rows(tmp_path / "data/r/trajectories.jsonl"),
+        read_rows(tmp_path / "data/r_compressed/trajectories.jsonl"),
+    )
+    assert [each["conversations"] for each in after] == [each["conversations"] for each in before]
+    assert sorted(path.name for path in (tmp_path / "data/r_compressed").iterdir()) == [
+        "compression_metrics.json",
+        "trajectories.jsonl",
+    ]
+
+
+def test_a_folder_with_files_that_are_no_trajectories(rows: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows.rename(folder / "one.jsonl")
+    write_dataset(folder / "two.jsonl", [row(9, "two")])
+    write_dataset(folder / "prompts.jsonl", [{"prompt": "no conversation"}])
+    (folder / "notes.txt").write_text("hello")
+    (folder / "statistics.json").write_text("{}")
+    done = kiseki("compress", "--input=in", *LADDER, cwd=tmp_path)
+    assert "prompts.jsonl is left out: line 1" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "in_compressed").iterdir()) == [
+        "compression_metrics.json",
+        "one.jsonl",
+        "two.jsonl",
+    ]
+    assert len(read_rows(tmp_path / "in_compressed/one.jsonl")) == 5
+    assert "no trajectories" in kiseki("compress", "--input=.", *LADDER, cwd=tmp_path, status=2).stderr
+
+
+def test_lines_that_cannot_be_read_are_kept_apart(rows: Path, tmp_path: Path) -> None:
+    martian = '{"conversations": [{"from": "martian", "value": "x"}]}'
+    bad = ['{"conversations": [', "\\xff", martian, '"text"', '{"prompt": "x"}']
+    text = rows.read_text() + "\n".join(bad) + "\n"
+    rows.write_bytes(text.encode().replace(b"\\xff", b"\xff\xfe"))
+    done = kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    assert "unreadable" in done.stdout
+    rejects = read_rows(tmp_path / "rows_compressed_rejects.jsonl")
+    assert [each["line"] for each in rejects] == [6, 7, 8, 9, 10]
+    assert "martian" in rejects[2]["reason"] and rejects[0]["text"] == bad[0] and rejects[1]["text"] == r"\xff\xfe"
+    assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 5
+    write_dataset(tmp_path / "none.jsonl", bad[2:])
+    refused = kiseki("compress", "--input=none.jsonl", *LADDER, cwd=tmp_path, status=2)
+    assert "none.jsonl, line 1" in refused.stderr and not (tmp_path / "none_compressed.jsonl").exists()
+
+
+def test_input_equal_to_output_and_the_same_file_twice(rows: Path, tmp_path: Path) -> None:
+    kiseki("compress", "--input=rows.jsonl", "--output=once.jsonl", *LADDER, cwd=tmp_path)
+    kiseki("compress", "--input=rows.jsonl", "--output=rows.jsonl", *LADDER, cwd=tmp_path)
+    once = (tmp_path / "once.jsonl").read_bytes()
+    assert rows.read_bytes() == once
+    kiseki("compress", "--input=rows.jsonl", "--output=rows.jsonl", *LADDER, cwd=tmp_path)
+    assert rows.read_bytes() == once, "what was compressed stays as it is"
+    again = kiseki("compress", "--input=once.jsonl", "--output=twice.jsonl", *LADDER, cwd=tmp_path)
+    assert (tmp_path / "twice.jsonl").read_bytes() == once, again.stdout
+
+
+def test_a_whole_output_is_not_made_again(rows: Path, tmp_path: Path) -> None:
+    kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    made = (tmp_path / "rows_compressed.jsonl").stat()
+    done = kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    assert "there already" in done.stdout and (tmp_path / "rows_compressed.jsonl").stat().st_ino == made.st_ino
+    kiseki("compress", "--input=rows.jsonl", "--strategy=ladder", "--target_max_tokens=1200", cwd=tmp_path)
+    assert (tmp_path / "rows_compressed.jsonl").stat().st_ino != made.st_ino
+    assert max(tokens_of(tmp_path / "rows_compressed.jsonl")) <= 1200
+
+
+def test_samples(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(1, str(number), number=number) for number in range(200)])
+    taken = {}
+    for seed in (42, 43):
+        kiseki(
+            "compress",
+            "--input=rows.jsonl",
+            f"--output={seed}.jsonl",
+            "--sample_percent=10",
+            f"--seed={seed}",
+            *LADDER,
+            cwd=tmp_path,
+        )
+        taken[seed] = [each["number"] for each in read_rows(tmp_path / f"{seed}.jsonl")]
+    assert len(taken[42]) == len(taken[43]) == 20 and taken[42] != taken[43]
+    write_dataset(tmp_path / "one.jsonl", [row(1)])
+    done = kiseki("compress", "--input=one.jsonl", "--sample_percent=0.1", *LADDER, cwd=tmp_path)
+    assert (tmp_path / "one_compressed.jsonl").read_bytes() == b"" and "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "one_compressed_metrics.json").read_text())["summary"]["total_trajectories"] == 0
+
+
+def test_a_dry_run_writes_nothing(rows: Path, tmp_path: Path) -> None:
+    done = kiseki("compress", "--input=rows.jsonl", *LADDER, "--dry_run", "--plot=tokens.png", cwd=tmp_path)
+    assert "before" in done.stdout and "after" in done.stdout and "would do" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "tokens.png"]
+    assert (tmp_path / "tokens.png").read_bytes().startswith(b"\x89PNG")
+    done = kiseki("compress", "--input=rows.jsonl", "--target_max_tokens=1500", "--dry_run", cwd=tmp_path)
+    assert "3 summaries would be asked of google/gemini-3-flash-preview" in done.stdout
+
+
+def test_show(rows: Path, tmp_path: Path) -> None:
+    listed = read_rows(rows)
+    listed[1]["conversations"][1]["value"] = "Task \x1b]0;owned\x07 [red]not markup[/red]"
+    write_dataset(rows, listed)
+    done = kiseki("compress", "--input=rows.jsonl", *LADDER, "--show=2", cwd=tmp_path)
+    assert "before" in done.stdout and "[red]not markup[/red]" in done.stdout
+    assert "\x1b" not in done.stdout and "\x07" not in done.stdout
+    assert "rows.jsonl, line 2" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
+    assert "no row 9" in kiseki("compress", "--input=rows.jsonl", *LADDER, "--show=9", cwd=tmp_path, status=2).stderr
+
+
+def test_strict(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(1, size=3000), row(1, size=40)])
+    kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    kiseki("compress", "--input=rows.jsonl", "--output=b.jsonl", *LADDER, "--strict", cwd=tmp_path, status=3)
+    over = read_rows(tmp_path / "b.jsonl")[0]["compression_metrics"]
+    assert over["still_over_limit"] and not over["was_compressed"] and over["error"]
+    (tmp_path / "drop.yaml").write_text("processing: {save_over_limit: false}\n")
+    kiseki("compress", "--input=rows.jsonl", "--output=c.jsonl", *LADDER, "--config=drop.yaml", cwd=tmp_path)
+    assert len(read_rows(tmp_path / "c.jsonl")) == 1
+    assert "still over the target" in read_rows(tmp_path / "c_rejects.jsonl")[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "missing --input"),
+        (("--input=nowhere.jsonl",), "there is no nowhere.jsonl"),
+        (("--input=rows.jsonl", "--output=x.txt"), "x.txt is none of"),
+        (("--input=rows.jsonl", "--output=x.parquet"), "parquet needs parquet input"),
+        (("--input=rows.jsonl", "--sample_percent=0"), "above 0"),
+        (("--input=rows.jsonl", "--strategy=magic"), "summary, ladder, segment"),
+        (("--input=rows.jsonl", "--config=bad.yaml"), "unknown key compression.target_tokens"),
+        (("--input=rows.jsonl", "--config=typed.yaml"), "protected_turns.last_n_turns: 'four' is not a whole number"),
+        (("--input=rows.jsonl", "--tokenizer=./nowhere/tokenizer.json"), "nowhere"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(rows: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    (tmp_path / "bad.yaml").write_text("compression: {target_tokens: 5}\n")
+    (tmp_path / "typed.yaml").write_text("protected_turns: {last_n_turns: four}\n")
+    before = set(tmp_path.iterdir())
+    done = kiseki("compress", *arguments, cwd=tmp_path, status=2)
+    assert words in done.stderr and done.stderr.count("\n") == 1 and set(tmp_path.iterdir()) == before
+
+
+def test_no_key_is_said_only_where_one_is_needed(rows: Path, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    done = kiseki("compress", "--input=rows.jsonl", "--target_max_tokens=1500", cwd=tmp_path, status=2)
+    assert "OPENROUTER_API_KEY" in done.stderr and "--strategy=ladder" in done.stderr and done.stderr.count("\n") == 1
+    assert set(tmp_path.iterdir()) == before
+    kiseki("compress", "--input=rows.jsonl", cwd=tmp_path)
+    assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 5
+
+
+# ---- killed -----------------------------------------------------------------------------------------------------------------
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def parts_of(process: subprocess.Popen[str], partial: Path, size: int) -> Iterator[None]:
+    """Until the job has kept so many bytes."""
+    while process.poll() is None and not (partial.exists() and partial.stat().st_size >= size):
+        time.sleep(0.01)
+        yield
+
+
+def test_a_killed_job_goes_on(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(60, str(number), size=600) for number in range(120)])
+    (tmp_path / "two.yaml").write_text("processing: {num_workers: 2}\n")
+    command = ("compress", "--input=rows.jsonl", *LADDER, "--config=two.yaml")
+    kiseki(*command, "--output=whole.jsonl", cwd=tmp_path)
+    partial = tmp_path / ".killed.jsonl.partial"
+    for size in (1, 300_000):
+        process = start_kiseki(*command, "--output=killed.jsonl", cwd=tmp_path)
+        for _ in parts_of(process, partial, size):
+            pass
+        kill_group(process)
+        if not partial.exists():
+            pytest.fail("it was done before it could be killed")
+        assert not (tmp_path / "killed.jsonl").exists()
+    with partial.open("ab") as file:
+        file.write(b"\x07torn")
+    done = kiseki(*command, "--output=killed.jsonl", cwd=tmp_path)
+    assert "going on" in done.stdout
+    assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not list(tmp_path.glob(".killed*"))
+
+
+def test_no_summary_is_bought_twice(tmp_path: Path) -> None:
+    count = 24
+    write_dataset(tmp_path / "rows.jsonl", [row(12, str(number)) for number in range(count)])
+    with MockServer(turns=0, latency=0.2) as server:
+        config = summary_config(tmp_path, server)
+        (tmp_path / "summary.yaml").write_text(
+            (tmp_path / "summary.yaml").read_text() + "\nprocessing: {max_concurrent_requests: 3}\n"
+        )
+        command = ("compress", "--input=rows.jsonl", config)
+        process = start_kiseki(*command, cwd=tmp_path)
+        while server.stats()["calls"] < 9:
+            time.sleep(0.01)
+        kill_group(process)
+        bought = server.stats()["calls"]
+        other = kiseki(*command, "--target_max_tokens=1400", cwd=tmp_path, status=2)
+        assert "other settings" in other.stderr
+        kiseki(*command, cwd=tmp_path)
+        assert server.stats()["calls"] <= count + 3, "only those under way when it was killed are asked for again"
+        assert bought >= 9 and server.stats()["peak_in_flight"] <= 3
+    after = read_rows(tmp_path / "rows_compressed.jsonl")
+    assert all("[CONTEXT SUMMARY]" in json.dumps(each["conversations"]) for each in after) and len(after) == count
+
+
+def test_rows_without_a_summary_are_tried_again(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(1), row(12, "b"), row(12, "c")])
+    with MockServer(turns=0, faults={"error_500": 1.0}) as server:
+        command = ("compress", "--input=rows.jsonl", summary_config(tmp_path, server, max_retries=1))
+        done = kiseki(*command, cwd=tmp_path, status=3)
+    assert "2 rows are as they were" in done.stdout
+    before, after = read_rows(tmp_path / "rows.jsonl"), read_rows(tmp_path / "rows_compressed.jsonl")
+    assert [each["conversations"] for each in after] == [each["conversations"] for each in before]
+    assert [bool(each["compression_metrics"]["error"]) for each in after] == [False, True, True]
+    assert after[1]["compression_metrics"]["summarization_errors"] == 2
+    with MockServer(turns=0, port=int(server.root_url.rpartition(":")[2])) as healthy:
+        kiseki(*command, cwd=tmp_path)
+        assert healthy.stats()["calls"] == 2
+    assert [bool(each["compression_metrics"]["error"]) for each in read_rows(tmp_path / "rows_compressed.jsonl")] == [False] * 3
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_two_processes_on_one_output(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(12)])
+    with MockServer(turns=0, latency=20) as server:
+        command = ("compress", "--input=rows.jsonl", summary_config(tmp_path, server))
+        process = start_kiseki(*command, cwd=tmp_path)
+        while not server.stats()["calls"]:
+            time.sleep(0.01)
+        assert "another process" in kiseki(*command, cwd=tmp_path, status=2).stderr
+        kill_group(process)

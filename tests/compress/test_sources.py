@@ -1,0 +1,185 @@
+"""Datasets of every kind, found by their entry and read from any position on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rows import write_rows, write_table
+
+from kiseki.compress import sources
+from kiseki.compress.sources import PAUSES, Chunk, Source, find_source, read_chunks
+from kiseki.errors import DatasetError, UsageError
+
+CARD = """\
+---
+configs:
+- config_name: one
+  data_files: [{split: train, path: one.parquet}]
+- config_name: two
+  data_files: [{split: train, path: two.parquet}, {split: best, path: best.parquet}]
+---
+"""
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"id": number, "conversations": [{"from": "human", "value": f"q{number}"}, {"from": "gpt", "value": None}]}
+
+
+def shards(folder: Path, count: int, size: int = 40, split: str = "train") -> Path:
+    """A dataset folder as on the Hub; ids go on from shard to shard."""
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    for shard in range(count):
+        table = pa.Table.from_pylist([row(number) for number in range(shard * size, (shard + 1) * size)])
+        write_table(folder / "data" / f"{split}-{shard:05}-of-{count:05}.parquet", table)
+    return folder
+
+
+def quiet(words: str) -> None:
+    raise AssertionError(words)
+
+
+def ids(chunk: Chunk) -> list[int]:
+    return [json.loads(text)["id"] for text in chunk.rows]
+
+
+def read(source: Source, position: Any = None) -> list[int]:
+    return [each for chunk in read_chunks(source, position, 7, quiet) for each in ids(chunk)]
+
+
+@pytest.mark.parametrize("kind", ["folder", "files"])
+def test_reading_goes_on_from_any_position(tmp_path: Path, kind: str) -> None:
+    if kind == "folder":
+        folder = shards(tmp_path / "org" / "name", 3)
+    else:
+        folder = tmp_path / "rows"
+        folder.mkdir()
+        write_rows(folder / "b.jsonl.gz", map(row, range(40, 120)))
+        write_rows(folder / "a.jsonl", map(row, range(40)))
+        (folder / "README.md").write_text("no rows")
+    source = find_source(str(folder), quiet)
+    assert source.kind == kind
+    assert read(source) == list(range(120))
+    for chunk in read_chunks(source, None, 7, quiet):
+        assert read(source, json.loads(json.dumps(chunk.position))) == list(range(ids(chunk)[-1] + 1, 120))
+    position, seen = None, []
+    while chunk_or_none := next(read_chunks(source, position, 7, quiet), None):  # interrupted after every chunk
+        seen += ids(chunk_or_none)
+        position = json.loads(json.dumps(chunk_or_none.position))
+    assert seen == list(range(120))
+
+
+def test_large_rows_make_small_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 500)
+    path = write_rows(tmp_path / "a.jsonl", [{"text": "x" * 200}] * 7)
+    assert [len(each.rows) for each in read_chunks(find_source(str(path), quiet), None, 100, quiet)] == [3, 3, 1]
+
+
+def test_changed_files_are_another_source(tmp_path: Path) -> None:
+    for path in (write_rows(tmp_path / "a.jsonl", [row(1)]), shards(tmp_path / "folder", 1)):
+        before = find_source(str(path), quiet)
+        assert find_source(str(path), quiet) == before
+        if path.is_file():
+            write_rows(path, [row(1), row(2)])
+        else:
+            shards(path, 2)
+        assert find_source(str(path), quiet) != before
+
+
+def test_a_single_part_is_a_split_or_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(CARD)
+    for number, name in enumerate(("one", "two", "best")):
+        write_table(tmp_path / f"{name}.parquet", pa.Table.from_pylist([row(number)]))
+    for parts, first in ((":one", 0), (":two", 1), (":two:best", 2), (":one:train", 0)):
+        source = find_source(f"{tmp_path}{parts}", quiet)
+        assert read(source) == [first], parts
+    with pytest.raises(DatasetError, match="Config name is missing"):
+        find_source(f"{tmp_path}:train", quiet)
+
+
+def test_the_split_that_is_not_said(tmp_path: Path) -> None:
+    only = shards(tmp_path / "only", 1, split="test")
+    assert len(read(find_source(str(only), quiet))) == 40
+    shards(only, 1, split="validation")
+    with pytest.raises(DatasetError, match=r"has the splits validation, test: say which, as .*:validation"):
+        find_source(str(only), quiet)
+    shards(only, 2)
+    assert len(read(find_source(str(only), quiet))) == 80
+    with pytest.raises(DatasetError, match="Bad split: nope"):
+        find_source(f"{only}:nope", quiet)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("nope.jsonl", "dataset file not found: nope.jsonl"),
+        ("./org/name", "dataset file not found: ./org/name"),
+        ("a.csv", "a.csv holds rows in none of the formats .jsonl"),
+        ("a.jsonl:train", "a.jsonl is a file, which has neither splits nor revisions"),
+        ("folder@main", "folder is a local folder, which takes"),
+        ("a b", "'a b' is neither a file or folder nor ORG/NAME"),
+        ("org/name:a:b:c", "'org/name:a:b:c' is neither"),
+        ("org/name:", "'org/name:' is neither"),
+        ("folder", "cannot read the dataset folder: "),
+    ],
+)
+def test_entries_that_stand_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, says: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "a.jsonl", [row(1)])
+    (tmp_path / "a.csv").write_text("a,b\n")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError) as error:
+        find_source(given, quiet)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UsageError, match=r"pip install 'kiseki\[hf\]'"):
+        find_source("org/name", quiet)
+    write_rows(tmp_path / "a.jsonl", [row(1)])
+    assert len(read(find_source(str(tmp_path), quiet))) == 1  # files of rows need none
+
+
+class Breaking:
+    """The library's stream, torn after so many rows each time that it is opened."""
+
+    def __init__(self, stream: Any, rows: int, error: Exception) -> None:
+        self._stream, self._rows, self._error = stream, rows, error
+        self.load_state_dict, self.state_dict = stream.load_state_dict, stream.state_dict
+
+    def __iter__(self) -> Any:
+        for number, each in enumerate(self._stream):
+            if number == self._rows:
+                raise self._error
+            yield each
+
+
+def test_a_torn_stream_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = find_source(str(shards(tmp_path / "name", 2)), quiet)
+    opened = sources._open
+    monkeypatch.setattr(sources, "_open", lambda source: Breaking(opened(source), 30, ConnectionError("reset by peer")))
+    warned: list[str] = []
+    slept: list[float] = []
+    chunks = read_chunks(source, None, 8, warned.append, slept.append)
+    assert [each for chunk in chunks for each in ids(chunk)] == list(range(80))
+    assert slept == [PAUSES[0]] * 2 and "ConnectionError: reset by peer; trying again in 1 s" in warned[0]
+
+
+def test_a_stream_that_gives_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = find_source(str(shards(tmp_path / "name", 1)), quiet)
+    opened = sources._open
+    error: Exception = ConnectionError("reset by peer")
+    monkeypatch.setattr(sources, "_open", lambda source: Breaking(opened(source), 0, error))
+    slept: list[float] = []
+    with pytest.raises(DatasetError, match=r"cannot read the dataset .*: ConnectionError: reset by peer"):
+        list(read_chunks(source, None, 8, print, slept.append))
+    assert slept == list(PAUSES)
+    error = ValueError("a column\nis odd")
+    with pytest.raises(DatasetError, match="ValueError: a column is odd"):  # which trying again does not change
+        list(read_chunks(source, None, 8, print, slept.append))
+    assert slept == list(PAUSES)
