@@ -13,8 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kiseki.compress.compressor import Ask, Compressor
+from kiseki.compress.compressor import Compressor
 from kiseki.compress.config import CompressionConfig, Strategy
+from kiseki.compress.summary import Ask
 from kiseki.trajectory.row_files import read_lines
 from kiseki.trajectory.tokens import find_tokenizer, open_counter
 

@@ -306,6 +306,7 @@ def test_no_summary_is_bought_twice(tmp_path: Path) -> None:
         command = ("compress", "--input=rows.jsonl", config)
         process = start_kiseki(*command, cwd=tmp_path)
         while server.stats()["calls"] < 9:
+            assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         kill_group(process)
         bought = server.stats()["calls"]
@@ -341,6 +342,7 @@ def test_two_processes_on_one_output(tmp_path: Path) -> None:
         command = ("compress", "--input=rows.jsonl", summary_config(tmp_path, server))
         process = start_kiseki(*command, cwd=tmp_path)
         while not server.stats()["calls"]:
+            assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         assert "another process" in kiseki(*command, cwd=tmp_path, status=2).stderr
         kill_group(process)

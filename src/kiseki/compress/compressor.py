@@ -5,20 +5,19 @@ The result is a function of the row, the settings and the summary: the same in e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
-from kiseki.compress.ladder import Ladder, clean_all, run_ladder
+from kiseki.compress.ladder import clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
 from kiseki.compress.placement import place
 from kiseki.compress.regions import choose_region, spans
 from kiseki.compress.segments import split
 from kiseki.compress.summary import Answer, Ask, summary_request, tokens_wanted
-from kiseki.compress.turns import SUMMARY_MARK, Trajectory, Turn, is_summary, read_trajectory, turn_of, write_row
+from kiseki.compress.turns import Trajectory, Turn, read_trajectory, turn_of, write_row
 from kiseki.trajectory.tokens import TokenCounter
 
 METRICS_COLUMN = "compression_metrics"
@@ -37,61 +36,73 @@ class Done(msgspec.Struct, frozen=True):
     """Of the gpt turns, before and after."""
 
 
+class _Row(msgspec.Struct, frozen=True):
+    """One row at work."""
+
+    trajectory: Trajectory
+    before: Draft
+    """Its turns as they came; strategies work on copies."""
+    total: int
+    """What it counts as it came."""
+
+
 class Compressor:
     """For many rows, one at a time. Holds settings and a token counter; no state between rows."""
 
     def __init__(self, config: CompressionConfig, counter: TokenCounter) -> None:
         self.config = config
         self.counter = counter
+        self._target = config.target_max_tokens
         self._by_template = config.count == "chat_template"
         self.counted_by = counter.name + (" with its chat template" if self._by_template else "")
 
-    def begin(self, row: bytes) -> Done | Ask:
+    def begin(self, text: bytes) -> Done | Ask:
         """The row compressed, or what to ask for it. Raises `ValueError` with the reason for one that is no trajectory."""
-        trajectory = read_trajectory(row)
-        if self._was_done(trajectory):
-            return self._as_it_was(row, trajectory)
-        draft = self._draft(trajectory)
+        trajectory = read_trajectory(text)
+        before = Draft(trajectory.turns, trajectory.layout, self.counter)
         try:
-            total = self._total(trajectory, draft)
+            row = _Row(trajectory, before, self._total(trajectory, before))
         except ValueError as error:  # the template refuses the conversation
-            return self._unchanged(trajectory, draft, draft.total, str(error))
-        config = self.config
-        if total <= config.target_max_tokens:
-            if config.skip_under_target or config.strategy != "ladder":
-                return self._unchanged(trajectory, draft, total)
-            steps = clean_all(draft, config)
-            return self._changed(trajectory, draft, total, self._total(trajectory, draft), steps=steps)
-        work = {"ladder": self._ladder, "segment": self._segments, "summary": self._ask}[config.strategy]
+            return self._unchanged(_Row(trajectory, before, before.total), error=str(error))
+        if self._was_done(row):
+            over = row.total > self._target
+            metrics = self._metrics(row, before, row.total, skipped_under_target=not over)
+            return Done((text.strip(),), (metrics,), (before.of_role("gpt"),) * 2)
         try:
-            return work(trajectory, draft, total)
-        except ValueError as error:
-            return self._unchanged(trajectory, self._draft(trajectory), total, str(error))
+            if row.total > self._target:
+                return {"ladder": self._ladder, "segment": self._segments, "summary": self._ask}[self.config.strategy](row)
+            if self.config.skip_under_target or self.config.strategy != "ladder":
+                return self._unchanged(row)
+            draft = before.copy()
+            steps = clean_all(draft, self.config)
+            return self._changed(row, draft, self._total(trajectory, draft), **steps.counts())
+        except ValueError as error:  # the template refuses what came of it
+            return self._unchanged(row, error=str(error))
 
-    def finish(self, row: bytes, ask: Ask, answer: Answer) -> Done:
+    def finish(self, text: bytes, ask: Ask, answer: Answer) -> Done:
         """The row with its summary; as it was, flagged, where there is none or where it would not make the row smaller."""
-        trajectory = read_trajectory(row)
-        draft = self._draft(trajectory)
-        total = self._total(trajectory, draft)
-        error = answer.error
-        if not error:
-            place(draft, ask.start, ask.end, answer.text, self.config.summary_placement)
-            self._add_notice(draft)
-            try:
-                after = self._total(trajectory, draft)
-            except ValueError as refused:
-                after, error = total, str(refused)
-            if after < total:
-                region = Region(ask.start, ask.end, ask.end - ask.start)
-                return self._changed(trajectory, draft, total, after, region=region, calls=answer.calls, errors=answer.errors)
-            error = error or "the summary is no shorter than what it stands for"
-        return self._unchanged(trajectory, self._draft(trajectory), total, error, calls=answer.calls, errors=answer.errors)
+        trajectory = read_trajectory(text)
+        before = Draft(trajectory.turns, trajectory.layout, self.counter)
+        row = _Row(trajectory, before, self._total(trajectory, before))
+        asked = {"summarization_api_calls": answer.calls, "summarization_errors": answer.errors}
+        if answer.error:
+            return self._unchanged(row, error=answer.error, **asked)
+        draft = before.copy()
+        place(draft, ask.start, ask.end, answer.text, self.config.summary_placement)
+        self._add_notice(draft)
+        try:
+            after = self._total(trajectory, draft)
+        except ValueError as error:
+            return self._unchanged(row, error=str(error), **asked)
+        if after >= row.total:
+            return self._unchanged(row, error="the summary is no shorter than what it stands for", **asked)
+        return self._changed(row, draft, after, compression_region=Region(ask.start, ask.end, ask.end - ask.start), **asked)
 
     # ---- strategies -------------------------------------------------------------------------------------------------------
 
-    def _ask(self, trajectory: Trajectory, draft: Draft, total: int) -> Done | Ask:
-        config = self.config
-        overage = total - config.target_max_tokens + self._notice_tokens(draft)
+    def _ask(self, row: _Row) -> Done | Ask:
+        config, draft = self.config, row.before
+        overage = row.total - self._target + self._notice_tokens()
         region = choose_region(
             draft.turns,
             draft.tokens,
@@ -101,59 +112,50 @@ class Compressor:
             own_turn=config.summary_placement == "human",
         )
         if not region:
-            return self._unchanged(trajectory, draft, total, "what may be compressed is no longer than a summary")
+            return self._unchanged(row, error="what may be compressed is no longer than a summary")
         start, end = region[0].start, region[-1].end
         removed = sum(draft.tokens[start:end])
         room = max(removed - overage, 0)
-        request = summary_request(draft.turns[start:end], tokens_wanted(room, config))
-        after = total - removed + config.summary_target_tokens
+        shortened = draft.copy()
+        shortened.splice(start, end, [])
         estimate = msgspec.structs.replace(
-            self._metrics(draft, draft, total, after, over=after > config.target_max_tokens),
+            self._metrics(row, shortened, row.total - removed + config.summary_target_tokens),
             was_compressed=True,
             compression_region=Region(start, end, end - start),
-            compressed_turns=len(draft.turns) - (end - start) + (config.summary_placement == "human"),
-            turns_removed=end - start - (config.summary_placement == "human"),
             summarization_api_calls=1,
         )
-        kept = _assistant(draft)
-        lost = sum(
-            tokens for turn, tokens in zip(draft.turns[start:end], draft.tokens[start:end], strict=True) if turn.role == "gpt"
-        )
-        return Ask(request, start, end, removed, room, estimate, (kept, kept - lost))
+        request = summary_request(draft.turns[start:end], tokens_wanted(room, config))
+        return Ask(request, start, end, removed, room, estimate, (draft.of_role("gpt"), shortened.of_role("gpt")))
 
-    def _ladder(self, trajectory: Trajectory, draft: Draft, total: int) -> Done:
-        budget = self.config.target_max_tokens - (total - draft.total)
+    def _ladder(self, row: _Row) -> Done:
+        budget = self._target - (row.total - row.before.total) - self._notice_tokens()
         for _ in range(ROUNDS):
-            draft = self._draft(trajectory)
-            steps = run_ladder(draft, self.config, budget - self._notice_tokens(draft))
+            draft = row.before.copy()
+            steps = run_ladder(draft, self.config, budget)
             self._add_notice(draft)
-            after = self._total(trajectory, draft)
-            if after <= self.config.target_max_tokens or not self._by_template:
+            after = self._total(row.trajectory, draft)
+            if after <= self._target or not self._by_template:
                 break
-            budget -= after - self.config.target_max_tokens
-        if after >= total:
-            return self._unchanged(trajectory, self._draft(trajectory), total, "nothing in it may be made shorter")
-        return self._changed(trajectory, draft, total, after, region=steps.region, steps=steps)
+            budget -= after - self._target
+        if after >= row.total:
+            return self._unchanged(row, error="nothing in it may be made shorter")
+        return self._changed(row, draft, after, compression_region=steps.region, **steps.counts())
 
-    def _segments(self, trajectory: Trajectory, draft: Draft, total: int) -> Done:
-        budget = self.config.target_max_tokens - max(total - draft.total, 0)
-        pieces = split(draft, self.config, budget)
-        if len(pieces) < 2:
-            return self._unchanged(trajectory, draft, total, "it cannot be split: there is only one unit between its ends")
+    def _segments(self, row: _Row) -> Done:
+        pieces = split(row.before, self.config, self._target - max(row.total - row.before.total, 0))
+        if len(pieces) == 1 and pieces[0].total >= row.before.total:
+            return self._unchanged(row, error="it cannot be split: after the prompt there is only one unit")
         done = [
-            self._changed(trajectory, piece, total, self._total(trajectory, piece), segment=(number, len(pieces)))
+            self._changed(row, piece, self._total(row.trajectory, piece), segment_index=number, segment_count=len(pieces))
             for number, piece in enumerate(pieces)
         ]
         return Done(
             tuple(each.rows[0] for each in done),
             tuple(each.metrics[0] for each in done),
-            (done[0].assistant_tokens[0], sum(each.assistant_tokens[1] for each in done)),
+            (row.before.of_role("gpt"), sum(each.assistant_tokens[1] for each in done)),
         )
 
     # ---- counting ---------------------------------------------------------------------------------------------------------
-
-    def _draft(self, trajectory: Trajectory) -> Draft:
-        return Draft(trajectory.turns, trajectory.layout, self.counter)
 
     def _total(self, trajectory: Trajectory, draft: Draft) -> int:
         """What the conversation counts, as it is asked for. Raises `ValueError` where the chat template refuses it."""
@@ -165,7 +167,7 @@ class Compressor:
             listed = msgspec.json.decode(listed) if listed.strip() else None
         return self.counter.count_chat([trajectory.layout.message(turn) for turn in draft.turns], listed or None)
 
-    def _notice_tokens(self, draft: Draft) -> int:
+    def _notice_tokens(self) -> int:
         config = self.config
         return self.counter.count("\n\n" + config.summary_notice_text) if config.add_summary_notice else 0
 
@@ -177,110 +179,57 @@ class Compressor:
 
     # ---- results ----------------------------------------------------------------------------------------------------------
 
-    def _was_done(self, trajectory: Trajectory) -> bool:
-        """Whether the row was compressed before in the same way, and nothing went wrong: then it is done."""
-        raw = trajectory.columns.get(METRICS_COLUMN)
+    def _was_done(self, row: _Row) -> bool:
+        """Whether the row was compressed before: in the same way and nothing went wrong, or far enough for this target."""
+        raw = row.trajectory.columns.get(METRICS_COLUMN)
         if raw is None:
             return False
         try:
             before = msgspec.json.decode(raw, type=Metrics)
         except msgspec.DecodeError:
             return False
-        same = (self.config.strategy, self.config.target_max_tokens, self.counted_by)
-        return (before.strategy, before.target_max_tokens, before.tokenizer) == same and not before.error
-
-    def _as_it_was(self, row: bytes, trajectory: Trajectory) -> Done:
-        draft = self._draft(trajectory)
-        total = self._total(trajectory, draft)
-        over = total > self.config.target_max_tokens
-        metrics = self._metrics(draft, draft, total, total, over=over, skipped=not over)
-        return Done((row.strip(),), (metrics,), (_assistant(draft), _assistant(draft)))
-
-    def _unchanged(
-        self, trajectory: Trajectory, draft: Draft, total: int, error: str = "", *, calls: int = 0, errors: int = 0
-    ) -> Done:
-        over = total > self.config.target_max_tokens
-        metrics = self._metrics(
-            draft, draft, total, total, over=over, skipped=not over and not error, error=error, calls=calls, errors=errors
+        same = (self.config.strategy, self._target, self.counted_by) == (
+            before.strategy,
+            before.target_max_tokens,
+            before.tokenizer,
         )
-        return self._write(trajectory, draft, metrics, _assistant(draft))
+        return (same and not before.error) or (before.was_compressed and row.total <= self._target)
 
-    def _changed(
-        self,
-        trajectory: Trajectory,
-        draft: Draft,
-        total: int,
-        after: int,
-        *,
-        region: Region = Region(),  # noqa: B008  (frozen)
-        steps: Ladder | None = None,
-        segment: tuple[int, int] = (0, 1),
-        calls: int = 0,
-        errors: int = 0,
-    ) -> Done:
-        before = self._draft(trajectory)
-        metrics = self._metrics(
-            before, draft, total, after, over=after > self.config.target_max_tokens, calls=calls, errors=errors
-        )
-        metrics = msgspec.structs.replace(
-            metrics,
-            was_compressed=draft.turns != before.turns,
-            compression_region=region,
-            segment_index=segment[0],
-            segment_count=segment[1],
-        )
-        if steps is not None:
-            metrics = msgspec.structs.replace(metrics, **steps.counts())
-        return self._write(trajectory, draft, metrics, _assistant(before))
+    def _unchanged(self, row: _Row, *, error: str = "", **more: int) -> Done:
+        skipped = row.total <= self._target and not error
+        metrics = self._metrics(row, row.before, row.total, skipped_under_target=skipped, error=error, **more)
+        return self._write(row, row.before, metrics)
 
-    def _metrics(
-        self,
-        before: Draft,
-        draft: Draft,
-        total: int,
-        after: int,
-        *,
-        over: bool,
-        skipped: bool = False,
-        error: str = "",
-        calls: int = 0,
-        errors: int = 0,
-    ) -> Metrics:
+    def _changed(self, row: _Row, draft: Draft, after: int, **more: int | Region) -> Done:
+        changed = draft.turns != row.before.turns
+        return self._write(row, draft, self._metrics(row, draft, after, was_compressed=changed, **more))
+
+    def _metrics(self, row: _Row, draft: Draft, after: int, **more: Any) -> Metrics:
+        """`more`: fields that are not as they are by default."""
+        turns_before, turns_after = len(row.before.turns), len(draft.turns)
         return Metrics(
-            original_tokens=total,
+            original_tokens=row.total,
             compressed_tokens=after,
-            tokens_saved=total - after,
-            compression_ratio=round(after / total, 4) if total else 1.0,
-            original_turns=len(before.turns),
-            compressed_turns=len(draft.turns),
-            turns_removed=len(before.turns) - len(draft.turns),
-            still_over_limit=over,
-            skipped_under_target=skipped,
-            summarization_api_calls=calls,
-            summarization_errors=errors,
+            tokens_saved=row.total - after,
+            compression_ratio=round(after / row.total, 4) if row.total else 1.0,
+            original_turns=turns_before,
+            compressed_turns=turns_after,
+            turns_removed=turns_before - turns_after,
+            still_over_limit=after > self._target,
             strategy=self.config.strategy,
-            target_max_tokens=self.config.target_max_tokens,
+            target_max_tokens=self._target,
             tokenizer=self.counted_by,
-            error=error,
+            **more,
         )
 
-    def _write(self, trajectory: Trajectory, draft: Draft, metrics: Metrics, assistant_before: int) -> Done:
-        turns: Sequence[Turn] = draft.turns
-        if self.config.mark_summary:
-            turns = [_flagged(turn) for turn in turns]
-        more: dict[str, Any] = {METRICS_COLUMN: metrics} if self.config.metrics_per_trajectory else {}
-        return Done((write_row(trajectory, turns, more),), (metrics,), (assistant_before, _assistant(draft)))
-
-
-def _assistant(draft: Draft) -> int:
-    return sum(tokens for turn, tokens in zip(draft.turns, draft.tokens, strict=True) if turn.role == "gpt")
+    def _write(self, row: _Row, draft: Draft, metrics: Metrics) -> Done:
+        turns = [_flagged(turn) for turn in draft.turns] if self.config.mark_summary else draft.turns
+        more = {METRICS_COLUMN: metrics} if self.config.metrics_per_trajectory else {}
+        rows = (write_row(row.trajectory, turns, more),)
+        return Done(rows, (metrics,), (row.before.of_role("gpt"), draft.of_role("gpt")))
 
 
 def _flagged(turn: Turn) -> Turn:
     """With the loss flags that axolotl (`train`) and ms-swift (`loss`) read, where it has none of its own."""
-    learned = turn.role == "gpt" and not is_summary(turn)
-    data = {"train": learned, "loss": learned} | turn.data
-    return turn_of(turn.role, turn.text, {name: data[name] for name in [*turn.data, *(set(data) - set(turn.data))]})
-
-
-__all__ = ["SUMMARY_MARK", "Answer", "Ask", "Compressor", "Done"]
+    learned = turn.role == "gpt"
+    return turn_of(turn.role, turn.text, turn.data | {name: learned for name in ("train", "loss") if name not in turn.data})

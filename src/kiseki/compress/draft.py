@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kiseki.compress.turns import Layout, Turn
+from kiseki.compress.turns import Layout, Role, Turn
 from kiseki.trajectory.tokens import TokenCounter
 
 
@@ -17,6 +17,17 @@ class Draft:
         self.counter = counter
         self.tokens = [counter.count(turn.text) for turn in self.turns]
         self.total = sum(self.tokens)
+
+    def copy(self) -> Draft:
+        """The same turns, to be worked on apart; nothing is counted again."""
+        copied = object.__new__(Draft)
+        copied.turns, copied.tokens = list(self.turns), list(self.tokens)
+        copied.layout, copied.counter, copied.total = self.layout, self.counter, self.total
+        return copied
+
+    def of_role(self, role: Role) -> int:
+        """Tokens of all turns of that role."""
+        return sum(tokens for turn, tokens in zip(self.turns, self.tokens, strict=True) if turn.role == role)
 
     def put(self, at: int, turn: Turn) -> bool:
         """Replace a turn, if that makes it smaller; whether it did."""

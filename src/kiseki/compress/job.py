@@ -22,12 +22,13 @@ import msgspec
 
 from kiseki import __version__
 from kiseki.compress import pool as workers
-from kiseki.compress.compressor import Ask, Done
+from kiseki.compress.compressor import Done
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.files import Files, find_files
 from kiseki.compress.output import write_output
 from kiseki.compress.sampled import sampled
 from kiseki.compress.spool import Result, Spool
+from kiseki.compress.summary import Ask
 from kiseki.compress.totals import Totals
 from kiseki.errors import UsageError
 from kiseki.models.budget import Need

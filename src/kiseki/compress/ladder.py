@@ -262,4 +262,9 @@ def _choose(draft: Draft, config: CompressionConfig, budget: int, told: Sequence
         lambda units: digest.tokens(units) + JOINT,
         own_turn=config.summary_placement == "human",
     )
-    return (region, digest.text(region)) if region else None
+    if not region:
+        return None
+    room = sum(draft.tokens[region[0].start : region[-1].end]) - (draft.total - budget) - JOINT
+    if 0 < room < digest.tokens(region):  # fewer lines, and the row fits after all
+        digest = Digest(told, draft.layout, draft.counter, room)
+    return region, digest.text(region)

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kiseki.compress.compressor import Answer, Ask, Compressor, Done
+from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.metrics import Metrics
+from kiseki.compress.summary import Answer, Ask, read_summary
 from kiseki.trajectory.tokens import TokenCounter, find_tokenizer, open_counter
 
 T = TypeVar("T")
@@ -73,8 +74,6 @@ def ask_now(config: CompressionConfig, ask: Ask, counter: TokenCounter) -> Answe
 
 
 def _ask_own(summarize: Callable[[str], str], ask: Ask) -> Answer:
-    from kiseki.compress.summary import read_summary
-
     try:
         return Answer(read_summary(summarize(ask.request)), calls=1)
     except ValueError as problem:

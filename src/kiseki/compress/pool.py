@@ -13,8 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from kiseki.compress.compressor import Answer, Ask, Compressor, Done
+from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
+from kiseki.compress.summary import Answer, Ask
 from kiseki.errors import WorkersFailed
 from kiseki.trajectory.tokens import Tokenizer, open_counter
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from kiseki.compress.compressor import Ask, Done
+    from kiseki.compress.compressor import Done
+    from kiseki.compress.summary import Ask
     from kiseki.compress.pool import Bad
 
 PLAIN_SECONDS = 5.0
