@@ -20,8 +20,21 @@ ALLOWED = {
     "ledger": {"trajectory", "errors"},
     "views": {"ledger", "trajectory", "errors"},
     "compress": {"models", "trajectory", "errors"},
+    "sampling": {"compress", "models", "trajectory", "errors"},
     "batch": {"views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
-    "commands": {"batch", "compress", "views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
+    "commands": {
+        "batch",
+        "sampling",
+        "compress",
+        "views",
+        "ledger",
+        "agent",
+        "tools",
+        "models",
+        "sandboxes",
+        "trajectory",
+        "errors",
+    },
 }
 
 
@@ -53,7 +66,13 @@ def test_every_package_has_its_place() -> None:
 
 def test_light_commands_import_nothing_heavy() -> None:
     heavy = ("aiohttp", "rich", "datasets", "pyarrow", "sqlite3", "asyncio")
-    for argv in (["--help"], ["batch", "--list_distributions"], ["agent", "--help"], ["compress", "--help"], ["sample", "--help"]):
+    for argv in (
+        ["--help"],
+        ["batch", "--list_distributions"],
+        ["agent", "--help"],
+        ["compress", "--help"],
+        ["sample", "--help"],
+    ):
         code = (
             "import sys\nfrom kiseki.commands.main import main\n"
             f"try:\n    main({argv!r})\nexcept SystemExit:\n    pass\n"

@@ -20,8 +20,8 @@ from support import REPOSITORY, SECONDS, children, environment, kiseki, read_row
 
 from kiseki.commands.main import main
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.sample_folder import SAMPLE, Saved, Tally
-from kiseki.compress.sampling import SampleJob, draw_sample
+from kiseki.sampling.draw import SampleJob, draw_sample
+from kiseki.sampling.folder import SAMPLE, Saved, Tally
 
 LADDER = ("--strategy=ladder", "--target_max_tokens=1900", "--min_tokens=2000")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

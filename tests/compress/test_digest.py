@@ -10,7 +10,7 @@ from compress.trajectories import LayoutName, make_row, messages_rows, sharegpt_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiseki.compress.digest import Digest, digest_text
+from kiseki.compress.ladder.digest import Digest, digest_text
 from kiseki.compress.regions import units_of
 from kiseki.compress.turns import SUMMARY_MARK, read_trajectory
 from kiseki.trajectory.tokens import BUNDLED, open_counter

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
-from kiseki.compress.ladder import Ladder, clean_all, run_ladder
+from kiseki.compress.ladder.ladder import Ladder, clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
 from kiseki.compress.regions import is_protected, spans
 from kiseki.compress.turns import SUMMARY_MARK, Layout, Turn, is_summary, read_trajectory

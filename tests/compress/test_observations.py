@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kiseki
-from kiseki.compress.observations import clean
+from kiseki.compress.ladder.observations import clean
 
 BYTES = random.Random(5).randbytes(900)
 ENCODED = base64.b64encode(BYTES).decode()

@@ -84,7 +84,7 @@ def main(argv: Sequence[str], prog: str = "kiseki compress") -> int:
 
 def _run(flags: argparse.Namespace) -> int:
     from kiseki.compress.config import CompressionConfig, read_config
-    from kiseki.compress.job import CompressionJob, run_compression
+    from kiseki.compress.job.job import CompressionJob, run_compression
 
     given = {name: value for name, value in vars(flags).items() if name in CompressionConfig.__struct_fields__}
     config = read_config(Path(flags.config) if flags.config else None, **given)
@@ -96,7 +96,7 @@ def _run(flags: argparse.Namespace) -> int:
     )
     console = make_console()
     if flags.show is not None:
-        from kiseki.compress.show import show_row
+        from kiseki.compress.job.show import show_row
 
         show_row(flags.show, job, config, console)
         return 0

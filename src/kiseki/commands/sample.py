@@ -17,8 +17,8 @@ from kiseki.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kiseki.compress.sample_folder import Part, Tally
-    from kiseki.compress.sampling import SampleJob
+    from kiseki.sampling.draw import SampleJob
+    from kiseki.sampling.folder import Part, Tally
 
 DATASETS = (
     "NousResearch/swe-terminus-agent-glm-kimi-minimax",
@@ -84,10 +84,10 @@ def _run(flags: argparse.Namespace) -> int:
     from rich.text import Text
 
     from kiseki.compress.config import read_config
-    from kiseki.compress.job import CompressionJob, run_compression
-    from kiseki.compress.sample_folder import SAMPLE
-    from kiseki.compress.sampling import SampleJob, draw_sample
+    from kiseki.compress.job.job import CompressionJob, run_compression
     from kiseki.compress.summarizer import check_summarizer
+    from kiseki.sampling.draw import SampleJob, draw_sample
+    from kiseki.sampling.folder import SAMPLE
 
     if flags.datasets == ():
         raise UsageError("--datasets names none")

@@ -11,7 +11,7 @@ import msgspec
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
-from kiseki.compress.ladder import clean_all, run_ladder
+from kiseki.compress.ladder.ladder import clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
 from kiseki.compress.placement import place
 from kiseki.compress.regions import choose_region, spans

@@ -8,9 +8,9 @@ only in a unit that alone is larger than a segment.
 from __future__ import annotations
 
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.digest import digest_text
 from kiseki.compress.draft import Draft
-from kiseki.compress.ladder import shrink
+from kiseki.compress.ladder.digest import digest_text
+from kiseki.compress.ladder.ladder import shrink
 from kiseki.compress.regions import Unit, units_of
 from kiseki.compress.turns import Turn
 

@@ -160,9 +160,9 @@ def _conversation(columns: dict[str, msgspec.Raw]) -> tuple[str, list[msgspec.Ra
 def _build(
     columns: dict[str, msgspec.Raw], column: str, in_text: bool, decoded: Sequence[tuple[dict[str, Any], msgspec.Raw]]
 ) -> Trajectory:
-    from kiseki.compress.messages import MESSAGES
-    from kiseki.compress.sharegpt import SHAREGPT
-    from kiseki.compress.text_protocol import as_text_protocol
+    from kiseki.compress.layouts.messages import MESSAGES
+    from kiseki.compress.layouts.sharegpt import SHAREGPT
+    from kiseki.compress.layouts.text_protocol import as_text_protocol
 
     layout: Layout = SHAREGPT if any("from" in data for data, _ in decoded) else MESSAGES
     turns = []

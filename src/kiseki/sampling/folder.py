@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.sources import Source
 from kiseki.errors import UsageError
+from kiseki.sampling.sources import Source
 
 PROGRESS, SAMPLE, LOCK = "progress.json", "sample.jsonl", "lock"
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from rows import write_rows, write_table
 
-from kiseki.compress import sources
-from kiseki.compress.sources import PAUSES, Chunk, Source, find_source, read_chunks
 from kiseki.errors import DatasetError, UsageError
+from kiseki.sampling import sources
+from kiseki.sampling.sources import PAUSES, Chunk, Source, find_source, read_chunks
 
 CARD = """\
 ---

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.files import Files, Target
-from kiseki.compress.spool import Result
-from kiseki.compress.totals import Totals
+from kiseki.compress.job.files import Files, Target
+from kiseki.compress.job.spool import Result
+from kiseki.compress.job.totals import Totals
 from kiseki.errors import DatasetError
 from kiseki.trajectory.row_writers import RowWriter, open_writer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.observations import clean
+from kiseki.compress.ladder.observations import clean
 from kiseki.compress.regions import Unit
 from kiseki.compress.turns import Call, Layout, Output, Turn
 from kiseki.trajectory.text import printable

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.calls import Observation, arguments_of, outcome
+from kiseki.compress.ladder.calls import Observation, arguments_of, outcome
 from kiseki.compress.turns import Call
 
 PATHS = ("path", "file_path", "filepath", "filename", "file_name", "file", "target_file")

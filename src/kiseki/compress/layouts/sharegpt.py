@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.leaves import edit_json, edit_text
-from kiseki.compress.text_content import append_text, content_text, edit_parts
-from kiseki.compress.text_protocol import commands
+from kiseki.compress.layouts.leaves import edit_json, edit_text
+from kiseki.compress.layouts.text_content import append_text, content_text, edit_parts
+from kiseki.compress.layouts.text_protocol import commands
 from kiseki.compress.turns import Call, Edit, Output, Role, Turn, encode_clean, turn_of
 from kiseki.trajectory.sharegpt import escape_json, escape_text, unescape_json
 

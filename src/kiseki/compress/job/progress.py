@@ -10,8 +10,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from kiseki.compress.compressor import Done
+    from kiseki.compress.job.pool import Bad
     from kiseki.compress.summary import Ask
-    from kiseki.compress.pool import Bad
 
 PLAIN_SECONDS = 5.0
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.conversion import as_sharegpt
 from kiseki.compress.turns import Trajectory
+from kiseki.sampling.conversion import as_sharegpt
 
 SHAREGPT_COLUMN = "conversations"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from kiseki.compress.pool import count_texts
+from kiseki.compress.job.pool import count_texts
 from kiseki.compress.turns import Turn, read_trajectory
 
 Verdict = tuple[int, int] | str

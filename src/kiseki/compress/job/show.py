@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.files import find_files
-from kiseki.compress.job import CompressionJob
+from kiseki.compress.job.files import find_files
+from kiseki.compress.job.job import CompressionJob
 from kiseki.compress.library import ask_now
 from kiseki.compress.turns import Turn, read_trajectory
 from kiseki.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from kiseki.compress.calls import brief, observations_of, one_line, outcome
+from kiseki.compress.ladder.calls import brief, observations_of, one_line, outcome
 from kiseki.compress.regions import Unit, units_of
 from kiseki.compress.turns import SUMMARY_MARK, Layout, Turn
 from kiseki.trajectory.tokens import TokenCounter

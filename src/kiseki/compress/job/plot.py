@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiseki.compress.report import bin_edges, histogram
-from kiseki.compress.totals import Totals
+from kiseki.compress.job.report import bin_edges, histogram
+from kiseki.compress.job.totals import Totals
 from kiseki.errors import UsageError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.messages import MESSAGES, ROLES
-from kiseki.compress.text_content import content_text
+from kiseki.compress.layouts.messages import MESSAGES, ROLES
+from kiseki.compress.layouts.text_content import content_text
 from kiseki.compress.turns import Trajectory, Turn
 from kiseki.models.reasoning import native_reasoning, split_inline
 from kiseki.trajectory.sharegpt import to_sharegpt

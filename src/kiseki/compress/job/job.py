@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kiseki import __version__
-from kiseki.compress import pool as workers
 from kiseki.compress.compressor import Done
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.files import Files, find_files
-from kiseki.compress.output import write_output
-from kiseki.compress.sampled import sampled
-from kiseki.compress.spool import Result, Spool
+from kiseki.compress.job import pool as workers
+from kiseki.compress.job.files import Files, find_files
+from kiseki.compress.job.output import write_output
+from kiseki.compress.job.sampled import sampled
+from kiseki.compress.job.spool import Result, Spool
+from kiseki.compress.job.totals import Totals
 from kiseki.compress.summary import Ask
-from kiseki.compress.totals import Totals
 from kiseki.errors import UsageError
 from kiseki.models.budget import Need
 from kiseki.trajectory.row_files import read_lines
@@ -38,7 +38,7 @@ from kiseki.trajectory.tokens import Tokenizer, find_tokenizer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kiseki.compress.progress import Progress
+    from kiseki.compress.job.progress import Progress
     from kiseki.compress.summarizer import Summarizer
 
 BLOCK_BYTES = 1 << 20
@@ -98,8 +98,8 @@ def run_compression(job: CompressionJob, config: CompressionConfig, console: Con
     """
     from rich.text import Text
 
-    from kiseki.compress.plot import check_plot
-    from kiseki.compress.report import print_report
+    from kiseki.compress.job.plot import check_plot
+    from kiseki.compress.job.report import print_report
 
     def note(words: str) -> None:
         console.print(Text(words), style="yellow", soft_wrap=True)
@@ -127,7 +127,7 @@ def run_compression(job: CompressionJob, config: CompressionConfig, console: Con
     finally:
         pool.shutdown(cancel_futures=True)
     if job.plot:
-        from kiseki.compress.plot import plot_tokens
+        from kiseki.compress.job.plot import plot_tokens
 
         plot_tokens(Path(job.plot), totals, config.target_max_tokens)
         console.print(Text(f"plot: {job.plot}"), soft_wrap=True)
@@ -150,7 +150,7 @@ def _compress(
 ) -> Totals:
     from rich.text import Text
 
-    from kiseki.compress.progress import Progress
+    from kiseki.compress.job.progress import Progress
 
     if spool.resumed:
         console.print(Text(f"going on: {spool.resumed:,} rows were done before"), soft_wrap=True)
@@ -262,7 +262,7 @@ async def _analyse(
     job: CompressionJob, config: CompressionConfig, files: Files, pool: Executor, console: Console
 ) -> tuple[Totals, dict[str, int]]:
     """What would come of the job, and what its summaries would take: `requests`, `prompt_tokens`, `completion_tokens`."""
-    from kiseki.compress.progress import Progress
+    from kiseki.compress.job.progress import Progress
 
     totals, cost = Totals(), {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
     slots = asyncio.Semaphore(_slots(config))

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kiseki.compress.calls import Observation, brief, observations_of
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.cutting import cut_output
-from kiseki.compress.digest import Digest
 from kiseki.compress.draft import Draft
-from kiseki.compress.file_views import superseded
+from kiseki.compress.ladder.calls import Observation, brief, observations_of
+from kiseki.compress.ladder.cutting import cut_output
+from kiseki.compress.ladder.digest import Digest
+from kiseki.compress.ladder.file_views import superseded
+from kiseki.compress.ladder.observations import clean
 from kiseki.compress.metrics import Region
-from kiseki.compress.observations import clean
 from kiseki.compress.placement import place
 from kiseki.compress.regions import Unit, choose_region, spans, units_of
 from kiseki.compress.turns import Layout, Turn, is_summary

@@ -25,14 +25,14 @@ from typing import Any
 import msgspec
 
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.judging import Verdict, judge
-from kiseki.compress.one_schema import Schema
-from kiseki.compress.pool import open_pool
-from kiseki.compress.reservoir import Reservoir
-from kiseki.compress.sample_folder import SAMPLE, Part, Saved, Tally, clear, clear_reservoirs, differences, load, locked, save
-from kiseki.compress.sources import Chunk, find_source, read_chunks
+from kiseki.compress.job.pool import open_pool
 from kiseki.compress.turns import read_trajectory
 from kiseki.errors import DatasetError, UsageError, WorkersFailed
+from kiseki.sampling.folder import SAMPLE, Part, Saved, Tally, clear, clear_reservoirs, differences, load, locked, save
+from kiseki.sampling.judging import Verdict, judge
+from kiseki.sampling.one_schema import Schema
+from kiseki.sampling.reservoir import Reservoir
+from kiseki.sampling.sources import Chunk, find_source, read_chunks
 from kiseki.trajectory.row_writers import open_writer
 from kiseki.trajectory.tokens import find_tokenizer
 

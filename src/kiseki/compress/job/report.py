@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.totals import PERCENTILES, STEPS, Totals, percentiles
+from kiseki.compress.job.totals import PERCENTILES, STEPS, Totals, percentiles
 
 BINS = 12
 BAR = 32

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rows import read_all, write_rows
 
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.sample_folder import SAMPLE, Part, Tally
-from kiseki.compress.sampling import SampleJob, draw_sample, shares
 from kiseki.errors import DatasetError, UsageError
+from kiseki.sampling.draw import SampleJob, draw_sample, shares
+from kiseki.sampling.folder import SAMPLE, Part, Tally
 from kiseki.trajectory.sharegpt import Turn, from_sharegpt
 from kiseki.trajectory.tokens import find_tokenizer, open_counter
 
