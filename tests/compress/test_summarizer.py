@@ -74,7 +74,7 @@ def test_a_summary_is_asked_for_once_and_as_the_settings_say() -> None:
     body = asked[0]["body"]
     assert len(asked) == 1
     assert body["messages"] == [{"role": "user", "content": "summarise row 0."}]
-    assert (body["model"], body["temperature"], body["max_tokens"]) == ("mock", 0.7, 600)
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("mock", 0.7, 4_600)
     assert asked[0]["headers"]["authorization"].endswith(SECRET[-4:])
 
 
@@ -117,7 +117,7 @@ def test_what_may_pass_is_asked_again_and_then_given_up(kind: str, said: str) ->
         (says("", reasoning="I only think."), "the reply is empty"),
         (says("[CONTEXT SUMMARY]:"), "the reply is empty"),
         (says("w " * 550), "no shorter than the turns"),
-        (says("word " * 600), "did not fit into 600 tokens"),
+        (says("word " * 5_000), "did not fit into 4,600 tokens"),
     ],
 )
 def test_a_reply_that_is_no_summary_is_none(rule: dict[str, Any], said: str) -> None:
@@ -127,7 +127,7 @@ def test_a_reply_that_is_no_summary_is_none(rule: dict[str, Any], said: str) -> 
     assert said in answer.error
 
 
-@pytest.mark.parametrize("first", [says("w " * 550), says("word " * 600), says(GOOD, fault={"kind": "length"})])
+@pytest.mark.parametrize("first", [says("w " * 550), says("word " * 5_000), says(GOOD, fault={"kind": "length"})])
 def test_a_summary_that_is_cut_or_longer_than_its_turns_is_asked_for_shorter(first: dict[str, Any]) -> None:
     with MockServer([{"match": TOO_LONG, **says(GOOD)}, first]) as server:
         assert one(server) == Answer(GOOD, calls=2, errors=1)
@@ -267,11 +267,11 @@ def test_a_spent_budget_is_said_and_no_further_request_made() -> None:
 
     usage = {"prompt_tokens": 400, "completion_tokens": 100, "cost": 0.25}
     with MockServer([says(GOOD, usage=usage)], list_prices=True) as server:
-        answers, stopped, spending, spent = use(server, work, {"max_total_tokens": 3_000, "spent": Need(0.5, 1_000)})
+        answers, stopped, spending, spent = use(server, work, {"max_total_tokens": 7_000, "spent": Need(0.5, 1_000)})
         assert server.stats()["calls"] == 3, "1,000 before, and the fourth may take more than is left"
         assert [answer.calls for answer in answers] == [1, 1, 1, *[0] * 11]
         assert answers[-1].error.startswith("no summary was asked for: the next call does not fit into the budget: 2,500 of")
-        assert "2,500 of --max_total_tokens=3,000 spent" in stopped
+        assert "2,500 of --max_total_tokens=7,000 spent" in stopped
         assert spending == Spending(3, 0, 1_200, 300, 0.75)
         assert spent == Need(1.25, 2_500)
         answers, *_ = use(server, work, {"max_cost": 0.55})
