@@ -312,7 +312,7 @@ def test_a_row_that_is_cancelled_leaves_its_place() -> None:
         ({"base_url": "https://api.mistral.ai/v1"}, {"OPENROUTER_API_KEY": SECRET}, "set MISTRAL_API_KEY"),
         ({"api_key_env": "MY_KEY"}, {"OPENROUTER_API_KEY": SECRET}, "the environment variable MY_KEY is not set"),
         ({"api_key_env": "MY_KEY"}, {"MY_KEY": "  "}, "the environment variable MY_KEY is not set"),
-        ({"api_key_env": SECRET}, {}, "the environment variable that api_key_env names is not set"),
+        ({"api_key_env": SECRET}, {}, "it must be the name of an environment variable"),
         ({"api_key_env": "MY_KEY"}, {"MY_KEY": f"{SECRET}\nx"}, "The API key has characters"),
         ({"model": "builtin/practice"}, {}, "writes no summaries (summarization.model); --strategy=ladder needs no model"),
         ({"base_url": "openrouter.ai"}, {}, "is not an http:// or https:// URL"),

@@ -1,11 +1,14 @@
-"""A deadline whose clock stands still while its work waits for its turn: at the endpoint, or for a rollout to start its sandbox.
+"""A deadline whose clock stands still while one waits for one's turn: to start a sandbox, at the endpoint.
 
-A rate limit, an outage or a crowd at the start delays work. Were that counted, it would cut the longest, and only in busy hours.
+A rate limit, an outage or a crowd at the start delays a rollout. Were that counted, it would cut the longest ones, and only in
+busy hours.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 
@@ -15,19 +18,28 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._timeout = asyncio.timeout(None)
+        self._running = False
         self._left: float | None = None
 
-    def running(self) -> asyncio.Timeout:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
         """The block that the deadline is for; entered once."""
-        self._timeout = asyncio.timeout(self._seconds)
-        return self._timeout
+        self._running = True
+        try:
+            async with asyncio.timeout(self._seconds) as self._timeout:
+                yield
+        finally:
+            self._running = False
 
     def expired(self) -> bool:
         return self._timeout.expired()
 
     def __enter__(self) -> None:
+        if self.expired():
+            self._end_for_good()
+            return
         when = self._timeout.when()
-        if when is not None and not self.expired():  # else its block is being left already
+        if when is not None:
             self._left = when - asyncio.get_running_loop().time()
             self._timeout.reschedule(None)
 
@@ -35,3 +47,13 @@ class Deadline:
         if self._left is not None:
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._left)
             self._left = None
+
+    def _end_for_good(self) -> None:
+        """Raise again where the block goes on although its time is over.
+
+        An HTTP request whose own time limit passes in the same moment takes the deadline's cancellation for its own (aiohttp
+        does so where its timer is entered twice), and nothing would end the block any more.
+        """
+        task = asyncio.current_task()
+        if self._running and task is not None and not task.cancelling():
+            raise TimeoutError
