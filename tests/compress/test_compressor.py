@@ -66,7 +66,12 @@ def test_what_holds_for_any_row(
 ) -> None:
     before = turns_of(row)
     target = max(1, int(share * tokens(before)))
-    fields = {"strategy": strategy, "summary_placement": placement, "target_max_tokens": target, "mark_summary": marked}
+    fields: dict[str, Any] = {
+        "strategy": strategy,
+        "summary_placement": placement,
+        "target_max_tokens": target,
+        "mark_summary": marked,
+    }
     done = compress(row, **fields)
     assert compress(row, **fields) == done, "the same again"
     for text, metrics in zip(done.rows, done.metrics, strict=True):

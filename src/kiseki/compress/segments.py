@@ -14,8 +14,10 @@ from kiseki.compress.ladder.ladder import shrink
 from kiseki.compress.regions import Unit, units_of
 from kiseki.compress.turns import Turn
 
-MIN_ROOM = 2
+DIGEST_SHARE = 2
 """A digest takes at most one part in so many of a segment: the rest is for its turns."""
+LEAST_DIGEST = 40
+"""Tokens with which a digest can say something."""
 
 
 def split(draft: Draft, config: CompressionConfig, budget: int) -> list[Draft]:
@@ -26,25 +28,34 @@ def split(draft: Draft, config: CompressionConfig, budget: int) -> list[Draft]:
     segments: list[Draft] = []
     at = 0
     while at < len(units):
-        head, at_first = _head(draft, units, at, first, config, budget)
-        used = sum(draft.counter.count(turn.text) for turn in head)
-        end = at_first
-        while end < len(units) and used + _tokens(draft, units[end]) <= budget:
-            used += _tokens(draft, units[end])
-            end += 1
-        while end < len(units) and end - 1 > at_first and turns[units[end - 1].start].role == "human":
-            end -= 1  # the question begins the next segment
-        end = max(end, min(at_first + 1, len(units)))
-        body = [turn for unit in units[at_first:end] for turn in turns[unit.start : unit.end]]
-        piece = Draft([*head, *body], draft.layout, draft.counter)
-        if piece.total > budget:
-            shrink(piece, range(len(head), len(piece.turns)), budget)
+        piece, end = _segment(draft, units, at, first, budget, config.summary_target_tokens)
+        if piece.total > budget and at > 0:
+            piece, end = _segment(draft, units, at, first, budget, 0)
         segments.append(piece)
         at = end
     return segments or [draft]
 
 
-def _head(draft: Draft, units: list[Unit], at: int, first: int, config: CompressionConfig, budget: int) -> tuple[list[Turn], int]:
+def _segment(draft: Draft, units: list[Unit], at: int, first: int, budget: int, digest_tokens: int) -> tuple[Draft, int]:
+    """The segment from unit `at` on, and the first unit after it."""
+    turns, count = draft.turns, draft.counter.count
+    head, start = _head(draft, units, at, first, budget, digest_tokens)
+    used = sum(count(turn.text) for turn in head)
+    end = start
+    while end < len(units) and used + _tokens(draft, units[end]) <= budget:
+        used += _tokens(draft, units[end])
+        end += 1
+    while end < len(units) and end - 1 > start and turns[units[end - 1].start].role == "human":
+        end -= 1  # the question begins the next segment
+    end = max(end, min(start + 1, len(units)))
+    body = [turn for unit in units[start:end] for turn in turns[unit.start : unit.end]]
+    piece = Draft([*head, *body], draft.layout, draft.counter)
+    if piece.total > budget:
+        shrink(piece, range(len(head), len(piece.turns)), budget)
+    return piece, end
+
+
+def _head(draft: Draft, units: list[Unit], at: int, first: int, budget: int, digest_tokens: int) -> tuple[list[Turn], int]:
     """What a segment begins with, and its first unit after that."""
     prompt = list(draft.turns[:first])
     if at == 0:
@@ -54,12 +65,11 @@ def _head(draft: Draft, units: list[Unit], at: int, first: int, config: Compress
     asks = question.role == "human"  # it takes the place of the first human turn, which the digest then tells of
     humans = [question] if asks else [turn for turn in prompt if turn.role != "system"]
     past = draft.turns[0 if asks else first : units[at].start]
-    told = [turn for turn in past if turn.role != "system"]
     spent = sum(draft.counter.count(turn.text) for turn in (*systems, *humans))
-    room = min(config.summary_target_tokens, max(0, budget - spent) // MIN_ROOM)
-    digest = digest_text(told, draft.layout, draft.counter, room)
-    if digest and humans:
-        humans[0] = draft.layout.append(humans[0], digest)
+    room = min(digest_tokens, (budget - spent) // DIGEST_SHARE)
+    if humans and room >= LEAST_DIGEST:
+        told = [turn for turn in past if turn.role != "system"]
+        humans[0] = draft.layout.append(humans[0], digest_text(told, draft.layout, draft.counter, room))
     return [*systems, *humans], at + asks
 
 

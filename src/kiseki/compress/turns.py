@@ -192,8 +192,9 @@ def turn_of(role: Role, text: str, data: dict[str, Any]) -> Turn:
 
 
 def is_summary(turn: Turn) -> bool:
-    """Whether the turn holds a summary or digest that was put there earlier."""
-    return turn.role != "gpt" and SUMMARY_MARK in turn.text
+    """Whether the turn holds a summary or digest that was put there earlier: is one, or has one as a paragraph after all outputs."""
+    own = turn.text.rpartition("</tool_response>")[2]
+    return turn.role != "gpt" and (own.startswith(SUMMARY_MARK) or f"\n\n{SUMMARY_MARK}" in own)
 
 
 def encode_clean(value: Any) -> bytes:
