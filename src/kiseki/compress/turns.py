@@ -192,7 +192,7 @@ def turn_of(role: Role, text: str, data: dict[str, Any]) -> Turn:
 
 
 def is_summary(turn: Turn) -> bool:
-    """Whether the turn holds a summary or digest that was put there earlier: is one, or has one as a paragraph after all outputs."""
+    """Whether a summary or digest was put there earlier: the turn is one, or has one as a paragraph after its outputs."""
     own = turn.text.rpartition("</tool_response>")[2]
     return turn.role != "gpt" and (own.startswith(SUMMARY_MARK) or f"\n\n{SUMMARY_MARK}" in own)
 
