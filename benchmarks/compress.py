@@ -24,7 +24,8 @@ from rich.console import Console
 from benchmarks.child import Sample, cpu_seconds, memory_kb, run_child
 from benchmarks.figures import Figure, Result
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.job.job import CompressionJob, run_compression
+from kiseki.compress.job.job import CompressionJob
+from kiseki.compress.job.run import run_compression
 
 MEGABYTES = 60
 GOAL_TIMES = 1.25

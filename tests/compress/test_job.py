@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -199,8 +200,13 @@ def test_a_dry_run_writes_nothing(rows: Path, tmp_path: Path) -> None:
     assert "before" in done.stdout and "after" in done.stdout and "would do" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "tokens.png"]
     assert (tmp_path / "tokens.png").read_bytes().startswith(b"\x89PNG")
-    done = kiseki("compress", "--input=rows.jsonl", "--target_max_tokens=1500", "--dry_run", cwd=tmp_path)
-    assert "3 summaries would be asked of google/gemini-3-flash-preview" in done.stdout
+    (tmp_path / "c.yaml").write_text("summarization: {base_url: 'http://127.0.0.1:9/v1', model: some/model}\n")
+    (tmp_path / "p.yaml").write_text("some/model: {input: 1000, output: 1000}\n")
+    summary = ("compress", "--input=rows.jsonl", "--target_max_tokens=1500", "--dry_run", "--config=c.yaml")
+    done = kiseki(*summary, "--prices=p.yaml", cwd=tmp_path)
+    said = re.search(r"3 summaries would be asked of some/model: about ([\d,]+) tokens in and 2,250 out, \$(\S+)", done.stdout)
+    assert said and float(said[2]) == round((int(said[1].replace(",", "")) + 2250) / 1000, 2)
+    assert "price not known" in kiseki(*summary, cwd=tmp_path).stdout
 
 
 def test_show(rows: Path, tmp_path: Path) -> None:
@@ -324,7 +330,7 @@ def test_rows_without_a_summary_are_tried_again(tmp_path: Path) -> None:
     with MockServer(turns=0, faults={"error_500": 1.0}) as server:
         command = ("compress", "--input=rows.jsonl", summary_config(tmp_path, server, max_retries=1))
         done = kiseki(*command, cwd=tmp_path, status=3)
-    assert "2 rows are as they were" in done.stdout
+    assert "2 rows are as they were, since their summary could not be had" in done.stdout
     before, after = read_rows(tmp_path / "rows.jsonl"), read_rows(tmp_path / "rows_compressed.jsonl")
     assert [each["conversations"] for each in after] == [each["conversations"] for each in before]
     assert [bool(each["compression_metrics"]["error"]) for each in after] == [False, True, True]

@@ -84,7 +84,8 @@ def main(argv: Sequence[str], prog: str = "kiseki compress") -> int:
 
 def _run(flags: argparse.Namespace) -> int:
     from kiseki.compress.config import CompressionConfig, read_config
-    from kiseki.compress.job.job import CompressionJob, run_compression
+    from kiseki.compress.job.job import CompressionJob
+    from kiseki.compress.job.run import run_compression
 
     given = {name: value for name, value in vars(flags).items() if name in CompressionConfig.__struct_fields__}
     config = read_config(Path(flags.config) if flags.config else None, **given)

@@ -84,7 +84,8 @@ def _run(flags: argparse.Namespace) -> int:
     from rich.text import Text
 
     from kiseki.compress.config import read_config
-    from kiseki.compress.job.job import CompressionJob, run_compression
+    from kiseki.compress.job.job import CompressionJob
+    from kiseki.compress.job.run import run_compression
     from kiseki.compress.summarizer import check_summarizer
     from kiseki.sampling.draw import SampleJob, draw_sample
     from kiseki.sampling.folder import SAMPLE

@@ -24,19 +24,24 @@ def with_price(model: ModelSettings, prices: str, in_dollars: Sequence[str]) -> 
     """
     if not (in_dollars or prices):
         return model
-    from_file = read_prices(prices) if prices else {}
-    if is_builtin(model.model):
-        price: Price | None = Price()
-    else:
-        price = listed_price(model.base_url, model.api_key, model.model) or from_file.get(model.model)
+    price = find_price(model, prices)
     if price is None and in_dollars:
         raise UsageError(
             f"--{in_dollars[0]}: the price of {model.model} is not known ({model.base_url}/models names none"
-            + (f", {prices} has {', '.join(from_file) or 'nothing'}" if prices else "")
+            + (f", {prices} has {', '.join(read_prices(prices)) or 'nothing'}" if prices else "")
             + "); give it in a file,"
             f" --prices=prices.yaml with a line '{model.model}: {{input: 3, output: 15}}' (US dollars per million tokens)"
         )
     return msgspec.structs.replace(model, price=price)
+
+
+def find_price(model: ModelSettings, prices: str) -> Price | None:
+    """What the endpoint lists, else what the user's file says ("": none); None where neither does. Raises `UsageError` for a file
+    that cannot be used."""
+    from_file = read_prices(prices) if prices else {}
+    if is_builtin(model.model):
+        return Price()
+    return listed_price(model.base_url, model.api_key, model.model) or from_file.get(model.model)
 
 
 def open_admission(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,6 @@ from kiseki.compress.job.spool import Result
 from kiseki.compress.job.totals import Totals
 from kiseki.errors import DatasetError
 from kiseki.trajectory.row_writers import RowWriter, open_writer
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -31,9 +28,7 @@ class Reject(msgspec.Struct, frozen=True):
     """The line as it was; bytes that are no UTF-8 as `\\xNN`."""
 
 
-def write_output(
-    files: Files, config: CompressionConfig, results: Iterable[Result], fingerprint: Mapping[str, Any], console: Console
-) -> Totals:
+def write_output(files: Files, config: CompressionConfig, results: Iterable[Result], fingerprint: Mapping[str, Any]) -> Totals:
     """Every row of the job into its file, what cannot be used into the rejects, and the aggregate metrics; returns the totals.
 
     Raises `DatasetError`, and writes nothing, when not one row is a trajectory.

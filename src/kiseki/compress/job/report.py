@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kiseki.compress.config import CompressionConfig
+from kiseki.compress.job.dry_run import SummaryCost
 from kiseki.compress.job.totals import PERCENTILES, STEPS, Totals, percentiles
 
 BINS = 12
-BAR = 32
+BAR = 20
 """Characters of the longest bar."""
 STEP_WORDS = {
     "observations_cleaned": "outputs cleaned (escape codes, progress bars, base64, repeated lines)",
@@ -25,7 +26,7 @@ STEP_WORDS = {
 
 
 def print_report(
-    console: Console, totals: Totals, config: CompressionConfig, tokenizer: str, cost: Mapping[str, int] | None = None
+    console: Console, totals: Totals, config: CompressionConfig, tokenizer: str, cost: SummaryCost | None = None
 ) -> None:
     """`cost`: what the summaries of a dry run would take; None after a real one."""
     if totals.trajectories:
@@ -33,7 +34,7 @@ def print_report(
         console.print(_histogram(totals, config.target_max_tokens))
     console.print(_rows(totals, config, dry=cost is not None))
     for reason, number in totals.reasons.most_common(3):
-        console.print(Text(f"as it was, {number:,} rows: {reason}"), style="yellow", soft_wrap=True)
+        console.print(Text(f"as it was, {number:,} row{'s' * (number > 1)}: {reason}"), style="yellow", soft_wrap=True)
     if cost is not None:
         console.print(Text(_cost_words(cost, config)), soft_wrap=True)
 
@@ -76,7 +77,7 @@ def _histogram(totals: Totals, target: int) -> Table:
     most = max(*before, *after, 1)
     table = Table(title=f"trajectories by tokens (target {target:,})", box=box.SIMPLE, title_justify="left")
     for column in ("tokens", "before", "", "after", ""):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        table.add_column(column, justify="right" if column else "left", no_wrap=True, min_width=len(f"{edges[-1]:,}–"))
     for edge, one, other in zip(edges, before, after, strict=True):
         style = "" if edge < target else "yellow"
         table.add_row(f"{edge:,}–", f"{one:,}", _bar(one, most), f"{other:,}", _bar(other, most), style=style)
@@ -116,10 +117,9 @@ def _rows(totals: Totals, config: CompressionConfig, *, dry: bool) -> Table:
     return table
 
 
-def _cost_words(cost: Mapping[str, int], config: CompressionConfig) -> str:
-    if not cost["requests"]:
+def _cost_words(cost: SummaryCost, config: CompressionConfig) -> str:
+    if not cost.requests:
         return "no summary would be asked for: nothing would be paid"
-    return (
-        f"{cost['requests']:,} summaries would be asked of {config.model}: about {cost['prompt_tokens']:,} tokens in and"
-        f" {cost['completion_tokens']:,} out"
-    )
+    words = f"{cost.requests:,} summaries would be asked of {config.model}: about {cost.prompt_tokens:,} tokens in and"
+    words += f" {cost.completion_tokens:,} out, "
+    return words + (f"${cost.dollars:,.2f}" if cost.dollars is not None else "price not known (--prices=FILE.yaml)")

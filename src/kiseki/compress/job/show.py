@@ -109,4 +109,4 @@ def _shown(text: str, limit: int) -> str:
     """Head and tail, with nothing in it that a terminal would obey."""
     if len(text) > limit:
         text = f"{text[: limit * 2 // 3]}\n… {len(text) - limit:,} characters not shown …\n{text[-(limit // 3) :]}"
-    return "".join(each if each.isprintable() or each == "\n" else "·" for each in text.replace("\r\n", "\n"))
+    return "".join(each if each.isprintable() or each == "\n" else "·" for each in text.replace("\r\n", "\n").expandtabs(4))

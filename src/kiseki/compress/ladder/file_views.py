@@ -24,6 +24,7 @@ EDITORS = {"str_replace_editor", "str_replace_based_edit_tool", "text_editor", "
 SHELLS = {"terminal", "bash", "shell", "execute_bash", "run_command", "execute_command", "run_shell_command", "run", "command"}
 CONTENTS = ("content", "contents", "text", "file_text")
 _SHOWS = ("cat ", "nl ", "sed ", "head ", "tail ", "open ")
+_quoting = re.compile(r"""['"\\]""")
 _moves = re.compile(r"\b(?:cd|pushd|popd)\b")
 _PARTIAL = ('"truncated":true', '"truncated": true', '"next_offset":', "left out", "more lines", "<response clipped>")
 """How outputs say that they are not whole."""
@@ -40,14 +41,15 @@ class View(msgspec.Struct, frozen=True):
 def superseded(observations: Sequence[Observation], is_note: Iterable[bool]) -> dict[int, str]:
     """Observations, by their place in the sequence, that show what is shown again or written anew later; each with the file's
     path. `is_note`: of each, whether its output is no longer there."""
-    keys = _keys(observations)
+    calls = [_read_call(each.call) if each.call else ("", {}) for each in observations]
+    keys = _keys(calls)
     seen_parts: set[tuple[str, str]] = set()
     seen_whole: set[str] = set()
     found: dict[int, str] = {}
     for place, (each, gone, key) in reversed(list(enumerate(zip(observations, is_note, keys, strict=True)))):
-        if each.call is None or gone:
+        if gone:
             continue
-        written, view = written_path(each.call), read_view(each.call)
+        written, view = _written_path(*calls[place]), _view(*calls[place])
         if not (written or view) or outcome(each.output.text)[0] != "ok":
             continue
         if written:
@@ -66,22 +68,26 @@ def _from(key: str, path: str) -> str:
     return path if path.startswith("/") else key + path
 
 
-def _keys(observations: Sequence[Observation]) -> list[str]:
+def _keys(calls: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
     """What a relative path stands for depends on: how often the folder was changed before."""
     keys = []
     moved = 0
-    for each in observations:
-        command = shell_command(each.call) if each.call else ""
+    for name, arguments in calls:
+        command = _command(name, arguments)
         moved += bool(command and _moves.search(command))
         keys.append(f"{moved}:")
     return keys
 
 
-def read_view(call: Call) -> View | None:
+def _read_call(call: Call) -> tuple[str, dict[str, Any]]:
+    """The tool's name, in one spelling, and the arguments."""
+    return call.name.lower().replace("-", "_"), arguments_of(call)
+
+
+def _view(name: str, arguments: dict[str, Any]) -> View | None:
     """What of which file a call shows; None for a call that is no plain view."""
-    name, arguments = _name(call), arguments_of(call)
     if name in SHELLS:
-        return _shell_view(shell_command(call))
+        return _shell_view(_command(name, arguments))
     if name in EDITORS and arguments.get("command") != "view":
         return None
     path = _path(arguments)
@@ -92,30 +98,30 @@ def read_view(call: Call) -> View | None:
     return View(path, text, whole=name in EDITORS and not part)
 
 
-def written_path(call: Call) -> str:
+def _written_path(name: str, arguments: dict[str, Any]) -> str:
     """The file that a call writes all of; "" for any other call."""
-    name, arguments = _name(call), arguments_of(call)
     if name in WRITERS or (name in EDITORS and arguments.get("command") == "create"):
         return _path(arguments) if any(isinstance(arguments.get(key), str) for key in CONTENTS) else ""
     return ""
 
 
-def shell_command(call: Call) -> str:
+def _command(name: str, arguments: dict[str, Any]) -> str:
     """The command line that a call runs; "" where it runs none."""
-    if _name(call) not in SHELLS:
+    if name not in SHELLS:
         return ""
-    arguments = arguments_of(call)
     return next((arguments[key] for key in ("command", "cmd", "code") if isinstance(arguments.get(key), str)), "")
 
 
 def _shell_view(command: str) -> View | None:
     folder = ""
+    if not any(each in command for each in _SHOWS):
+        return None
     if moved := re.fullmatch(r"cd (/[\w./-]*) && (.*)", command.strip(), re.DOTALL):
         folder, command = moved[1], moved[2]
     if len(command) > 300 or not command.lstrip().startswith(_SHOWS) or re.search(r"[|;&<>$`*?\n(){}]", command):
         return None
-    try:
-        words = shlex.split(command)
+    try:  # shlex is slow
+        words = shlex.split(command) if _quoting.search(command) else command.split()
     except ValueError:
         return None
     view: View | None = None
@@ -131,10 +137,6 @@ def _shell_view(command: str) -> View | None:
     if view is None or view.path.startswith("-"):
         return None
     return msgspec.structs.replace(view, path=posixpath.normpath(posixpath.join(folder, view.path)))
-
-
-def _name(call: Call) -> str:
-    return call.name.lower().replace("-", "_")
 
 
 def _path(arguments: dict[str, Any]) -> str:

@@ -29,11 +29,17 @@ LEVELS = (1_000, 500, 200)
 """Tokens to which outputs are cut, one level after the other."""
 TOLERANCE = 24
 """Tokens that the last cut may take too many."""
+LEAST_CLEANED = 1_000
+"""Characters that cleaning takes out of a text at least, or a tenth of it: for less it stays as it is."""
+VISIBLE = 10
+"""What a character counts there that is no blank: blanks and line ends are hardly any tokens."""
 LEAST_POINTED = 160
 """Characters of an output for which a pointer is worth it."""
 LONGEST_PATH = 100
 LEAST_MASKED = 32
 """Tokens of an output that is worth leaving out."""
+SURELY_MASKED = 1_000
+"""Characters of an output that is left out without counting it first."""
 JOINT = 4
 """Tokens that a digest may take more where it is put after other text."""
 _SAME = "[Same output as before: "
@@ -112,11 +118,22 @@ def _clean(draft: Draft, editable: Sequence[int], budget: int) -> int:
         if draft.total <= budget:
             break
         before = draft.turns[at]
-        after = draft.layout.edit_leaves(before, clean)
+        after = draft.layout.edit_leaves(before, _cleaned)
         if after is not before and draft.put(at, after):
             pairs = zip(draft.layout.outputs(before), draft.layout.outputs(after), strict=True)
             count += sum(old.text != new.text for old, new in pairs)
     return count
+
+
+def _cleaned(text: str) -> str:
+    """`clean(text)` where that is worth an edit and another count."""
+    made = clean(text)
+    return made if made != text and _weight(text) - _weight(made) >= min(len(text) / 10, LEAST_CLEANED) else text
+
+
+def _weight(text: str) -> int:
+    blanks = sum(map(text.count, " \t\r\n"))
+    return VISIBLE * (len(text) - blanks) + blanks
 
 
 def _point(draft: Draft, editable: Sequence[int], budget: int) -> int:
@@ -125,7 +142,7 @@ def _point(draft: Draft, editable: Sequence[int], budget: int) -> int:
         return 0
     layout, may_change = draft.layout, set(editable)
     shown = [
-        layout.edit_leaves(turn, clean) if turn.role == "tool" and at not in may_change else turn
+        layout.edit_leaves(turn, _cleaned) if turn.role == "tool" and at not in may_change else turn
         for at, turn in enumerate(draft.turns)
     ]
     observations = [each for unit in units_of(shown) for each in observations_of(shown, layout, unit)]
@@ -169,14 +186,16 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
     """Nothing where leaving out every output would not do: they will be left out then."""
     if draft.total <= budget:
         return 0
-    sizes = {at: _sizes(draft.layout, draft.turns[at], draft.tokens[at]) for at in editable}
-    if draft.total - _above(sizes, 0) > budget:
+    if draft.total - sum(draft.tokens[at] for at in editable) > budget:
         return 0
+    sizes: dict[int, list[int]] = {}
     changed: set[tuple[int, int]] = set()
     for level in LEVELS:
+        new = [at for at in editable if draft.tokens[at] > level and at not in sizes]
+        sizes |= {at: _sizes(draft.layout, draft.turns[at], draft.tokens[at]) for at in new}
         if level > LEVELS[-1] and draft.total - _above(sizes, level) > budget:
             continue  # the next level would have to do it all the same
-        slack = level // 8
+        slack = level // 4
         for size, at, number in _largest(sizes, level + slack):
             too_many = draft.total - budget
             if too_many <= 0:
@@ -214,12 +233,13 @@ def _mask(draft: Draft, editable: Sequence[int], budget: int, before: Sequence[t
     for at in editable:
         if draft.total <= budget:
             break
-        sizes: list[int] = []
+        sizes = _sizes(draft.layout, *before[at])
         for number, output in enumerate(draft.layout.outputs(draft.turns[at])):
-            if draft.total <= budget or _is_note(output.text) or draft.counter.count(output.text) < LEAST_MASKED:
-                continue
-            sizes = sizes or _sizes(draft.layout, *before[at])
-            count += _replace(draft, at, number, f"{_MASK}{sizes[number]:,} tokens]")
+            if draft.total <= budget:
+                break
+            small = len(output.text) < SURELY_MASKED and draft.counter.count(output.text) < LEAST_MASKED
+            if not (small or _is_note(output.text)):
+                count += _replace(draft, at, number, f"{_MASK}{sizes[number]:,} tokens]")
     return count
 
 

@@ -7,7 +7,7 @@ length of any text: patterns have no nested quantifiers, and those that look aro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from operator import eq
 
 _escape = re.compile(
     r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]"  # CSI: colours, cursor
@@ -38,13 +38,13 @@ _progress = re.compile(
     r"[^\d%]{0,40}\d{1,3}(?:\.\d{1,3})?% ?$",
     re.IGNORECASE,
 )
-_PROGRESS_HINTS = ("%", "━", "╸", "[=", "[#", "[>", ": Pull", ": Wait", ": Down", ": Veri", ": Extr")
+_progress_hints = tuple(map(re.compile, ("%", "━", "╸", r"\[[=#>]", ": (?:Pull|Wait|Down|Veri|Extr)")))
+"""Each begins with a fixed character, which is looked for much faster than several at once."""
 LONGEST_PROGRESS = 300
 """Characters of a line."""
 
-MOST_BLANK = 2
-"""Blank lines in a row that stay: code has so many between functions."""
-LEAST_SAME = 3
+_repeats = re.compile(rb"\x01{2,}+")
+"""Three equal lines or more. Two blank ones stay: code has so many between functions."""
 _SAME = "[same line "
 
 
@@ -56,7 +56,7 @@ def clean(text: str) -> str:
     if "\r" in text:
         lines = [_last_state(line) if "\r" in line else line for line in lines]
     lines = [line.rstrip(" \t") for line in lines]
-    return "\n".join(_without_repeats(_without_progress(_without_data(lines), text)))
+    return "\n".join(_without_repeats(_without_progress(_without_data(lines))))
 
 
 def _last_state(line: str) -> str:
@@ -69,7 +69,7 @@ def _without_data(lines: list[str]) -> list[str]:
     if longest > 100:
         lines = [_without_blobs(line) if len(line) > 100 else line for line in lines]
     # most texts have no such line: what finds that out is cheap
-    if longest < 60 or not any(_is_base64_line(line) for line in [each for each in lines if 60 <= len(each) <= 80]):
+    if longest < 60 or not any(_is_base64_line(line) for line in lines if " " not in line):
         return lines
     kept: list[str] = []
     at = 0
@@ -115,39 +115,43 @@ def _note(kind: str, length: int) -> str:
     return f"[{kind}: {length:,} characters]"
 
 
-def _without_progress(lines: list[str], text: str) -> list[str]:
-    """Of each run of progress lines the last one. `text` has all that the lines have."""
-    hints = [hint for hint in _PROGRESS_HINTS if hint in text]
-    hinted = {at for hint in hints for at, line in enumerate(lines) if hint in line}
-    shows = {at for at in hinted if len(lines[at]) <= LONGEST_PROGRESS and _progress.search(lines[at])}
+def _without_progress(lines: list[str]) -> list[str]:
+    """Of each run of progress lines the last one."""
+    hinted = _hinted("\n".join(lines))
+    beside = [at for at in hinted if at - 1 in hinted or at + 1 in hinted]
+    shows = {at for at in beside if len(lines[at]) <= LONGEST_PROGRESS and _progress.search(lines[at])}
     runs = {at for at in shows if at + 1 in shows}
     return [line for at, line in enumerate(lines) if at not in runs] if runs else lines
 
 
+def _hinted(text: str) -> set[int]:
+    """The numbers of the lines that have a hint at progress."""
+    found: set[int] = set()
+    for hint in _progress_hints:
+        at = number = 0
+        while match := hint.search(text, at):
+            number += text.count("\n", at, match.start())
+            found.add(number)
+            at = text.find("\n", match.start())
+            if at < 0:
+                break
+    return found
+
+
 def _without_repeats(lines: list[str]) -> list[str]:
-    again = [at for at, (line, before) in enumerate(zip(lines[1:], lines, strict=False), 1) if line == before]
-    if len(again) < LEAST_SAME - 1:
-        return lines
+    again = bytes(map(eq, lines[1:], lines))  # 1 for each line that is as the one before
     kept: list[str] = []
     at = 0
-    for first, count in _runs(again):
+    for run in _repeats.finditer(again):
+        first, count = run.start(), len(run[0]) + 1
         note = f"{_SAME}{count - 1:,} more times]"
         line = lines[first]
         kept += lines[at:first]
         at = first + count
         if not line:
-            kept += [""] * (count if count <= MOST_BLANK else 1)
-        elif count >= LEAST_SAME and (count - 1) * (len(line) + 1) > len(note) + 1 and not line.startswith(_SAME):
+            kept.append("")
+        elif (count - 1) * (len(line) + 1) > len(note) + 1 and not line.startswith(_SAME):
             kept += [line, note]
         else:
             kept += [line] * count
-    return kept + lines[at:]
-
-
-def _runs(again: list[int]) -> Iterator[tuple[int, int]]:
-    """Start and length of runs of equal lines, from the places of lines that are as the one before."""
-    start = again[0] - 1
-    for place, after in zip(again, [*again[1:], -1], strict=True):
-        if after != place + 1:
-            yield start, place - start + 1
-            start = after - 1
+    return kept + lines[at:] if kept else lines
