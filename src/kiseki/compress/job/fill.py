@@ -30,7 +30,7 @@ async def fill(
 ) -> None:
     """Get every row that the spool does not have into it.
 
-    Raises `UsageError` where a summary is needed and cannot be asked for, and `WorkersFailed`; the spool has what was done before.
+    Raises `UsageError` where a summary cannot be asked for, and `WorkersFailed`; the spool has what was done before.
     """
     summaries = _Summaries(job, config, pool, spool, progress)
 
