@@ -291,6 +291,13 @@ def test_columns_are_copied_as_they_are() -> None:
     assert json.loads(broken)["messages"][0]["content"] == "\ufffd x" and json.loads(broken)["n"] is None
 
 
+def test_an_empty_column_does_not_hide_the_conversation() -> None:
+    out = json.loads(compress(b'{"conversations": [], "messages": [{"role":"user","content":"q"}]}').rows[0])
+    assert out["compression_metrics"]["original_turns"] == 1
+    out = json.loads(compress(b'{"conversations": [], "messages": null}').rows[0])
+    assert out["compression_metrics"]["original_turns"] == 0 and not out["compression_metrics"]["error"]
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [

@@ -68,6 +68,14 @@ def test_cleaning_alone_does_all_that_may_be_edited(layout: LayoutName) -> None:
 
 
 @LAYOUTS
+def test_an_output_stays_as_it_is_where_cleaning_would_gain_nothing(layout: LayoutName) -> None:
+    row = make_row([shell("ls", lines(40).replace("\n", "  \r\n"))] * 3 + [shell("ls", lines(2))] * 2, layout=layout)
+    before, draft, done = laddered(row, 1)
+    assert done.observations_cleaned == 0 and draft.turns[:4] == before.turns[:4]
+    assert clean_all(before, CONFIG).observations_cleaned > 0
+
+
+@LAYOUTS
 def test_a_repeated_output_becomes_a_pointer(layout: LayoutName) -> None:
     row = make_row(
         [shell("pytest -x", lines(40)), shell("ls", "a"), shell("pytest  -x", lines(40)), shell("ls", "b")], layout=layout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import pickle
 import subprocess
 import sys
@@ -207,6 +208,23 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_it(model: Path, monk
 
 
 # ---- chat templates -----------------------------------------------------------------------------------------------------
+
+
+def test_a_template_that_is_none_is_said_at_once(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "broken")
+    (tmp_path / "broken" / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
+    with pytest.raises(UsageError, match="is no Jinja template: line 1"):
+        find_tokenizer(str(tmp_path / "broken"), chat_template=True, warn=silent)
+
+
+def test_other_files_under_the_same_name_are_another_version(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "own")
+    asked = str(tmp_path / "own")
+    before = find_tokenizer(asked, warn=silent)
+    assert find_tokenizer(asked, warn=silent) == before
+    file = tmp_path / "own" / "tokenizer.json"
+    file.write_text(file.read_text() + "\n")
+    assert find_tokenizer(asked, warn=silent).version != before.version
 
 
 def test_a_conversation_is_counted_under_the_chat_template(model: Path) -> None:

@@ -161,11 +161,8 @@ class Compressor:
         """What the conversation counts, as it is asked for. Raises `ValueError` where the chat template refuses it."""
         if not self._by_template:
             return draft.total
-        tools = trajectory.columns.get("tools")
-        listed = msgspec.json.decode(tools) if tools is not None else None
-        if isinstance(listed, str):  # as TRL and others take it
-            listed = msgspec.json.decode(listed) if listed.strip() else None
-        return self.counter.count_chat([trajectory.layout.message(turn) for turn in draft.turns], listed or None)
+        messages = [trajectory.layout.message(turn) for turn in draft.turns]
+        return self.counter.count_chat(messages, _tools(trajectory.columns.get("tools")))
 
     def _notice_tokens(self) -> int:
         config = self.config
@@ -227,6 +224,19 @@ class Compressor:
         more = {METRICS_COLUMN: metrics} if self.config.metrics_per_trajectory else {}
         rows = (write_row(row.trajectory, turns, more),)
         return Done(rows, (metrics,), (row.before.of_role("gpt"), draft.of_role("gpt")))
+
+
+def _tools(column: msgspec.Raw | None) -> list[Any] | None:
+    """The row's tool schemas: a list, or text that holds one, as TRL takes it. Raises `ValueError` for anything else."""
+    try:
+        listed = msgspec.json.decode(column) if column is not None else None
+        if isinstance(listed, str):
+            listed = msgspec.json.decode(listed) if listed.strip() else None
+    except msgspec.DecodeError as error:
+        raise ValueError(f"column 'tools' holds text that is no JSON: {error}") from error
+    if listed and not isinstance(listed, list):
+        raise ValueError("column 'tools' is no list of tool schemas")
+    return listed or None
 
 
 def _flagged(turn: Turn) -> Turn:

@@ -139,21 +139,26 @@ def _decode_object(raw: msgspec.Raw) -> dict[str, Any]:
 
 
 def _conversation(columns: dict[str, msgspec.Raw]) -> tuple[str, list[msgspec.Raw], bool]:
-    """Which column it is, its turns, and whether they are inside a string."""
+    """Which column it is, its turns, and whether they are inside a string. One with turns goes before one without."""
+    empty = ""
     for name in COLUMNS:
         raw = columns.get(name)
         if raw is None:
             continue
         start = bytes(raw)[:1]
         if start == b"[":
-            return name, _decode_turns(raw), False
-        if start == b'"':
+            if listed := _decode_turns(raw):
+                return name, listed, False
+            empty = empty or name
+        elif start == b'"':
             inner = msgspec.json.decode(raw, type=str)
             if inner.lstrip()[:1] == "[":
                 try:
                     return name, _decode_turns(inner), True
                 except msgspec.DecodeError as error:
                     raise ValueError(f"column {name!r} holds text that is no JSON list: {error}") from None
+    if empty:
+        return empty, [], False
     raise ValueError("there is no conversation: neither 'conversations' nor 'messages' is a list of turns")
 
 

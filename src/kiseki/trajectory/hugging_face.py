@@ -70,6 +70,25 @@ def load_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
         raise NotToBeHad(f"transformers cannot open it ({one_line(error)})", "name one that it can open") from error
 
 
+def check_template(opened: Any, asked: str) -> None:
+    """Raises `UsageError` for a tokenizer without a chat template, or with one that is no template."""
+    if not opened.chat_template:
+        raise UsageError(f"the tokenizer {asked} has no chat template; count the text, or name one that has")
+    import jinja2
+
+    try:
+        opened.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False)
+    except jinja2.TemplateSyntaxError as error:
+        raise UsageError(f"the chat template of {asked} is no Jinja template: line {error.lineno}: {error.message}") from error
+    except Exception:  # noqa: S110 - of a conversation that the template does not take: that is for each row to say
+        pass
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """What a folder's tokenizer is made of, its code included, in a fixed order."""
+    return sorted({path for pattern in FILES + CODE_FILES for path in folder.glob(pattern) if path.is_file()})
+
+
 def one_line(error: BaseException) -> str:
     """An error's words in one line of bounded length."""
     words = " ".join(str(error).split()) or type(error).__name__

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -15,7 +15,16 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from kiseki.errors import UsageError
-from kiseki.trajectory.hugging_face import INSTALL, NotToBeHad, hub_folder, load_tokenizer, one_line, set_library_defaults
+from kiseki.trajectory.hugging_face import (
+    INSTALL,
+    NotToBeHad,
+    check_template,
+    hub_folder,
+    load_tokenizer,
+    one_line,
+    set_library_defaults,
+    tokenizer_files,
+)
 from kiseki.trajectory.text import clean_text
 
 BUNDLED_ENCODINGS = ("o200k_base", "cl100k_base")
@@ -42,6 +51,8 @@ class Tokenizer(msgspec.Struct, frozen=True):
     name: str
     """As told to people and written in metrics: "bundled (o200k_base)"."""
     trust_remote_code: bool = False
+    version: str = ""
+    """Digest of its files, so that other ones under the same name are known for what they are; "" where the name says it all."""
 
 
 BUNDLED = Tokenizer("bundled", "o200k_base", "bundled (o200k_base)")
@@ -167,10 +178,18 @@ def _find_in(path: Path, asked: str, trust_remote_code: bool, chat_template: boo
         _open_file(file)
     if folder and (chat_template or not file.is_file()):
         opened = load_tokenizer(path, trust_remote_code)
-        if chat_template and not opened.chat_template:
-            raise UsageError(f"the tokenizer {asked} has no chat template; count the text, or name one that has")
-        return Tokenizer("transformers", str(path.absolute()), asked, trust_remote_code)
-    return Tokenizer("file", str(file.absolute()), asked)
+        if chat_template:
+            check_template(opened, asked)
+        files = tokenizer_files(path)
+        return Tokenizer("transformers", str(path.absolute()), asked, trust_remote_code, _digest(files))
+    return Tokenizer("file", str(file.absolute()), asked, version=_digest([file]))
+
+
+def _digest(files: Iterable[Path]) -> str:
+    total = blake2b(digest_size=8)
+    for file in files:
+        total.update(file.name.encode() + blake2b(file.read_bytes()).digest())
+    return total.hexdigest()
 
 
 # ---- counting ---------------------------------------------------------------------------------------------------------

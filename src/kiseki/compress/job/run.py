@@ -126,6 +126,7 @@ def _fingerprint(job: CompressionJob, config: CompressionConfig, files: Files, t
         "input": [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in stats],
         "settings": settings,
         "tokenizer": tokenizer.name,
+        "tokenizer_version": tokenizer.version,
         "sample": [job.sample_percent, job.seed],
     }
 

@@ -22,7 +22,7 @@ from kiseki.compress.ladder.observations import clean
 from kiseki.compress.metrics import Region
 from kiseki.compress.placement import place
 from kiseki.compress.regions import Unit, choose_region, spans, units_of
-from kiseki.compress.turns import Layout, Turn, is_summary
+from kiseki.compress.turns import Edit, Layout, Turn, is_summary
 from kiseki.trajectory.text import printable
 
 LEVELS = (1_000, 500, 200)
@@ -38,7 +38,7 @@ LEAST_POINTED = 160
 LONGEST_PATH = 100
 LEAST_MASKED = 32
 """Tokens of an output that is worth leaving out."""
-SURELY_MASKED = 1_000
+SURELY_MASKED = 400
 """Characters of an output that is left out without counting it first."""
 JOINT = 4
 """Tokens that a digest may take more where it is put after other text."""
@@ -82,7 +82,7 @@ def shrink(draft: Draft, places: Iterable[int], budget: int) -> Ladder:
     editable = _editable(draft, places)
     before = list(zip(draft.turns, draft.tokens, strict=True))
     return Ladder(
-        observations_cleaned=_clean(draft, editable, budget),
+        observations_cleaned=_clean(draft, editable, budget, _cleaned),
         observations_repeated=_point(draft, editable, budget),
         observations_cut=_cut(draft, editable, budget),
         observations_masked=_mask(draft, editable, budget, before),
@@ -90,8 +90,8 @@ def shrink(draft: Draft, places: Iterable[int], budget: int) -> Ladder:
 
 
 def clean_all(draft: Draft, config: CompressionConfig) -> Ladder:
-    """Only the first step, whatever the budget: every output that may be edited is cleaned."""
-    return Ladder(observations_cleaned=_clean(draft, _editable(draft, _inside(draft, config)), -1))
+    """Only the first step, whatever the budget: every output that may be edited is cleaned, of the least thing too."""
+    return Ladder(observations_cleaned=_clean(draft, _editable(draft, _inside(draft, config)), -1, clean))
 
 
 def _inside(draft: Draft, config: CompressionConfig) -> list[int]:
@@ -112,13 +112,13 @@ def _is_note(text: str) -> bool:
 # ---- 1 and 2: what costs nothing ---------------------------------------------------------------------------------------------
 
 
-def _clean(draft: Draft, editable: Sequence[int], budget: int) -> int:
+def _clean(draft: Draft, editable: Sequence[int], budget: int, edit: Edit) -> int:
     count = 0
     for at in editable:
         if draft.total <= budget:
             break
         before = draft.turns[at]
-        after = draft.layout.edit_leaves(before, _cleaned)
+        after = draft.layout.edit_leaves(before, edit)
         if after is not before and draft.put(at, after):
             pairs = zip(draft.layout.outputs(before), draft.layout.outputs(after), strict=True)
             count += sum(old.text != new.text for old, new in pairs)
@@ -184,9 +184,7 @@ def _replace(draft: Draft, at: int, number: int, text: str) -> bool:
 
 def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
     """Nothing where leaving out every output would not do: they will be left out then."""
-    if draft.total <= budget:
-        return 0
-    if draft.total - sum(draft.tokens[at] for at in editable) > budget:
+    if draft.total <= budget or draft.total - sum(draft.tokens[at] for at in editable) > budget:
         return 0
     sizes: dict[int, list[int]] = {}
     changed: set[tuple[int, int]] = set()
@@ -195,7 +193,7 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
         sizes |= {at: _sizes(draft.layout, draft.turns[at], draft.tokens[at]) for at in new}
         if level > LEVELS[-1] and draft.total - _above(sizes, level) > budget:
             continue  # the next level would have to do it all the same
-        slack = level // 4
+        slack = level // 8
         for size, at, number in _largest(sizes, level + slack):
             too_many = draft.total - budget
             if too_many <= 0:
@@ -203,7 +201,7 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
             if too_many <= size - level:
                 turn = cut_output(draft, at, number, size, draft.tokens[at] - too_many, TOLERANCE)
             else:
-                turn = cut_output(draft, at, number, size, draft.tokens[at] - size + level + slack, 2 * slack)
+                turn = cut_output(draft, at, number, size, draft.tokens[at] - size + level + slack, 4 * slack)
             if turn is not None and draft.put(at, turn):
                 changed.add((at, number))
                 sizes[at] = _sizes(draft.layout, draft.turns[at], draft.tokens[at])
@@ -233,13 +231,13 @@ def _mask(draft: Draft, editable: Sequence[int], budget: int, before: Sequence[t
     for at in editable:
         if draft.total <= budget:
             break
-        sizes = _sizes(draft.layout, *before[at])
         for number, output in enumerate(draft.layout.outputs(draft.turns[at])):
             if draft.total <= budget:
                 break
             small = len(output.text) < SURELY_MASKED and draft.counter.count(output.text) < LEAST_MASKED
             if not (small or _is_note(output.text)):
-                count += _replace(draft, at, number, f"{_MASK}{sizes[number]:,} tokens]")
+                size = _sizes(draft.layout, *before[at])[number]
+                count += _replace(draft, at, number, f"{_MASK}{size:,} tokens]")
     return count
 
 

@@ -98,7 +98,7 @@ class ShareGPT:
             for start, end in _blocks(text, "tool_response"):
                 pieces += [text[at:start], change(next(numbers), text[start:end])]
                 at = end
-            if pieces or next(_blocks(turn.text, "tool_response"), None):
+            if pieces or next(_blocks(turn.text, "tool_response"), None) is not None:
                 return "".join([*pieces, text[at:]])
             changed = change_plain(text)  # not where what is left of the text would be taken for tags
             return text if next(_blocks(changed, "tool_response"), None) else changed
@@ -119,8 +119,11 @@ def _blocks(text: str, tag: str) -> Iterator[tuple[int, int]]:
     while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
         at = end + len(closing)
         start += len(opening)
-        inner = text[start:end]
-        yield end - len(inner.lstrip()), start + len(inner.rstrip())
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        yield start, end
 
 
 def _bare_calls(text: str) -> list[Call]:

@@ -1,0 +1,55 @@
+"""Turns are edited in place: what is not meant stays byte for byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiseki.compress.layouts.leaves import edit_json
+from kiseki.compress.turns import read_trajectory
+
+TEXTS = st.text(st.sampled_from('ab"\\,:}] \n\té見😀\x7f'), max_size=8)
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.none() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def doubled(text: str) -> str:
+    return text + text if "a" in text else text
+
+
+def each_doubled(value: Any) -> Any:
+    if isinstance(value, str):
+        return doubled(value)
+    if isinstance(value, dict):
+        return {key: each_doubled(inner) for key, inner in value.items()}
+    return [each_doubled(inner) for inner in value] if isinstance(value, list) else value
+
+
+@settings(max_examples=100, deadline=None)
+@given(VALUES, st.sampled_from((None, 2)), st.booleans())
+def test_values_in_json_are_edited_and_keys_are_not(value: Any, indent: int | None, escaped: bool) -> None:
+    text = json.dumps({"a": value}, indent=indent, ensure_ascii=escaped)
+    assert json.loads(edit_json(text, doubled)) == {"a": each_doubled(value)}
+
+
+def test_every_other_byte_of_json_stays() -> None:
+    text = '{ "old" \n: "old",\t"n": 1.50e+2, "\\u006fld": ["\\u00e9\\/", "\\u006fld", "\\\\\\"", ""] }'
+    edited = edit_json(text, lambda each: "new" if each == "old" else each)
+    assert edited == '{ "old" \n: "new",\t"n": 1.50e+2, "\\u006fld": ["\\u00e9\\/", "new", "\\\\\\"", ""] }'
+
+
+def test_responses_with_nothing_in_them() -> None:
+    value = "<tool_response>\n \n</tool_response>\n<tool_response></tool_response>\n<tool_response>\nx\n</tool_response>"
+    row = {"conversations": [{"from": "gpt", "value": ""}, {"from": "tool", "value": value}]}
+    trajectory = read_trajectory(json.dumps(row).encode())
+    turn, layout = trajectory.turns[1], trajectory.layout
+    assert [each.text for each in layout.outputs(turn)] == ["", "", "x"]
+    assert layout.edit_leaves(turn, lambda text: text) is turn
+    assert layout.edit_leaves(turn, str.upper).text == value.replace("x", "X")
+    assert layout.replace_outputs(turn, {1: "y"}).text == value.replace("></", ">y</")
