@@ -358,17 +358,6 @@ def test_json_that_only_python_reads_stays_json() -> None:
     assert made["content"]["loss"] is None and "tokens left out" in made["content"]["log"]
 
 
-def test_cleaning_makes_no_tags() -> None:
-    row = make_row([shell("a", "x"), shell("b", "x"), shell("c", "x"), shell("e", "x")])
-    noise = "\x1b[0m" * 50
-    row["conversations"][5]["value"] = f"<tool\x1b[0m_response>{noise}</tool_response> {noise}"
-    row["conversations"][7]["value"] = f"<tool_response>\n{noise} </tool_\x1b[0mresponse> {noise}\n</tool_response>"
-    before, draft, done = laddered(row, 10)
-    assert done == Ladder(observations_cleaned=1)
-    assert draft.turns[5] == before.turns[5]
-    assert draft.turns[7].text == "<tool_response>\n \\u003c/tool_response>\n</tool_response>"
-
-
 def test_parts_that_are_no_text_stay() -> None:
     row = make_row([shell("a", "x"), shell("b", lines(300)), shell("c", lines(20)), shell("e", "x")], layout="messages")
     image = {"type": "image_url", "image_url": {"url": "data:,"}}

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kiseki.compress.ladder.observations import clean
 from kiseki.compress.layouts.leaves import edit_json
-from kiseki.compress.turns import read_trajectory
+from kiseki.compress.turns import Layout, Turn, read_trajectory
 
 TEXTS = st.text(st.sampled_from('ab"\\,:}] \n\té見😀\x7f'), max_size=8)
 VALUES = st.recursive(
@@ -44,12 +45,23 @@ def test_every_other_byte_of_json_stays() -> None:
     assert edited == '{ "old" \n: "new",\t"n": 1.50e+2, "\\u006fld": ["\\u00e9\\/", "new", "\\\\\\"", ""] }'
 
 
+def tool_turn(value: str) -> tuple[Turn, Layout]:
+    trajectory = read_trajectory(json.dumps({"conversations": [{"from": "tool", "value": value}]}).encode())
+    return trajectory.turns[0], trajectory.layout
+
+
 def test_responses_with_nothing_in_them() -> None:
     value = "<tool_response>\n \n</tool_response>\n<tool_response></tool_response>\n<tool_response>\nx\n</tool_response>"
-    row = {"conversations": [{"from": "gpt", "value": ""}, {"from": "tool", "value": value}]}
-    trajectory = read_trajectory(json.dumps(row).encode())
-    turn, layout = trajectory.turns[1], trajectory.layout
+    turn, layout = tool_turn(value)
     assert [each.text for each in layout.outputs(turn)] == ["", "", "x"]
     assert layout.edit_leaves(turn, lambda text: text) is turn
     assert layout.edit_leaves(turn, str.upper).text == value.replace("x", "X")
     assert layout.replace_outputs(turn, {1: "y"}).text == value.replace("></", ">y</")
+
+
+def test_cleaning_makes_no_tags() -> None:
+    code = "\x1b[0m"
+    turn, layout = tool_turn(f"<tool{code}_response>{code}</tool_response> {code}")
+    assert layout.edit_leaves(turn, clean) is turn
+    turn, layout = tool_turn(f"<tool_response>\n{code} </tool_{code}response> {code}\n</tool_response>")
+    assert layout.edit_leaves(turn, clean).text == "<tool_response>\n \\u003c/tool_response>\n</tool_response>"

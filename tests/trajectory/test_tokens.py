@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import pickle
+import shutil
 import subprocess
 import sys
 import tracemalloc
