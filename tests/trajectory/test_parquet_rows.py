@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,48 @@ def test_every_type_comes_back(tmp_path: Path) -> None:
     assert after.schema.equals(before.schema, check_metadata=True)
     for name in OF_EVERY_TYPE:
         assert after[name].equals(before[name]), (name, before[name], after[name])
+
+
+def test_what_the_datasets_library_stores_as_json(tmp_path: Path) -> None:
+    """Whole turns, calls, contents and columns, in Arrow's type or in text that only the library's note calls JSON."""
+    call = {"name": "look", "arguments": {"path": "a", "big": 12345678901234567, "n": 1.10}}
+    rows: list[dict[str, Any]] = [
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}], "meta": {"a": 1}, "n": 1},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}], "meta": ["b", None], "n": 2},
+    ]
+    import datasets
+
+    library = tmp_path / "library.parquet"
+    datasets.Dataset.from_list(rows, on_mixed_types="use_json").to_parquet(library)
+    assert isinstance(pq.read_schema(library).field("meta").type, pa.JsonType)
+    assert read_all(library) == rows
+    copy = write_rows(tmp_path / "copy.parquet", read_all(library), library)
+    assert pq.read_table(copy).equals(pq.read_table(library)) and pq.read_schema(copy).metadata == pq.read_schema(library).metadata
+    in_text = write_table(tmp_path / "text.parquet", pq.read_table(library).cast(plain(pq.read_schema(library))))
+    assert read_all(in_text) == rows and read_all(write_rows(tmp_path / "again.parquet", rows, in_text)) == rows
+    loaded = datasets.load_dataset("parquet", data_files=str(copy), split="train", cache_dir=str(tmp_path / "cache"))
+    assert list(loaded) == rows
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """Text in place of JSON, as readers that do not know Arrow's type leave it."""
+    return pa.schema({"messages": pa.list_(pa.string()), "meta": pa.string(), "n": pa.int64()}, schema.metadata)
+
+
+def test_a_content_that_the_library_took_for_json_is_text_again(tmp_path: Path) -> None:
+    contents = ["42", '{"a": 1}', "[1, 2]", "plain", '"quoted"', [{"type": "text", "text": "q"}], None]
+    rows = [{"messages": [{"role": "tool", "content": content}]} for content in contents]
+    stored = pa.array([None if each is None else each if each in contents[:3] else json.dumps(each) for each in contents])
+    note = {"role": {"dtype": "string", "_type": "Value"}, "content": {"_type": "Json"}}
+    features = {"info": {"features": {"messages": {"feature": note, "_type": "List"}}}}
+    turns = pa.array(
+        [[{"role": "tool", "content": each.as_py()}] for each in stored],
+        pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+    )
+    table = pa.table({"messages": turns}).replace_schema_metadata({"huggingface": json.dumps(features)})
+    path = write_table(tmp_path / "r.parquet", table)
+    assert read_all(path) == rows
+    assert read_all(write_rows(tmp_path / "copy.parquet", rows, path)) == rows
 
 
 def test_the_text_of_what_json_has_no_word_for(tmp_path: Path) -> None:

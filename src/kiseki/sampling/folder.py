@@ -26,6 +26,7 @@ class Tally(msgspec.Struct, frozen=True):
     passed: int = 0
     """Not in the draw: their priority was beyond the reservoir's reach, so that their tokens did not matter."""
     short: int = 0
+    """Of those within its reach at that time."""
     duplicates: int = 0
     """Of rows that were in the draw at that time, in this dataset or in one before it."""
     kept: int = 0
@@ -56,6 +57,8 @@ class Saved(msgspec.Struct):
     parts: list[Part]
     complete: bool = False
     """`sample.jsonl` is whole."""
+    bytes: int = 0
+    """Of it, then."""
 
 
 def load(folder: Path) -> Saved | None:
@@ -64,6 +67,12 @@ def load(folder: Path) -> Saved | None:
         return msgspec.json.decode((folder / PROGRESS).read_bytes(), type=Saved)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def is_whole(folder: Path, saved: Saved) -> bool:
+    """Whether the finished sample is there as it was written."""
+    path = folder / SAMPLE
+    return saved.complete and path.is_file() and path.stat().st_size == saved.bytes
 
 
 def differences(made: dict[str, Any], asked: dict[str, Any]) -> str:
@@ -77,17 +86,24 @@ def differences(made: dict[str, Any], asked: dict[str, Any]) -> str:
     )
 
 
-def clear(folder: Path) -> None:
-    """Remove what an earlier job has left."""
+def part_path(folder: Path, at: int) -> Path:
+    """Of a dataset's reservoir."""
+    return folder / f"part_{at:02}"
+
+
+def clear(folder: Path, kept: int = 0) -> None:
+    """Remove what an earlier job has left, but for the reservoirs of its first `kept` datasets."""
     for name in (PROGRESS, SAMPLE):
         (folder / name).unlink(missing_ok=True)
-    clear_reservoirs(folder)
+    clear_reservoirs(folder, kept)
 
 
-def clear_reservoirs(folder: Path) -> None:
+def clear_reservoirs(folder: Path, kept: int = 0) -> None:
     """Remove what nobody needs any more when the sample is whole."""
+    stay = {part_path(folder, at).name for at in range(kept)}
     for path in [*folder.glob("part_*.rows"), *folder.glob("part_*.index")]:
-        path.unlink(missing_ok=True)
+        if path.stem not in stay:
+            path.unlink(missing_ok=True)
 
 
 def save(folder: Path, saved: Saved) -> None:

@@ -2,19 +2,20 @@
 
 A column that some rows lack is null there. One that has no single type over all rows (text here and a list there, objects with
 other keys) is JSON text in all of them; what is text already stays as it is. Conversations stay as they are where all rows
-have them in the same column and layout; else all of them become ShareGPT turns in `conversations` (`conversion.py`).
+have them in the same column and layout; of chat messages whose calls' arguments have no single type, those become JSON text;
+else all of them become ShareGPT turns in `conversations` (`conversion.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from kiseki.compress.layouts.messages import MESSAGES
 from kiseki.compress.turns import Trajectory
-from kiseki.sampling.conversion import as_sharegpt
+from kiseki.sampling.conversion import TOOLS_COLUMN, as_sharegpt
 
 SHAREGPT_COLUMN = "conversations"
 
@@ -84,11 +85,22 @@ class Schema:
     """What the rows of a file will look like: shown all of them once (`learn`), it writes each (`write`)."""
 
     def __init__(self) -> None:
-        self.converts = False
-        """Whether the conversations become ShareGPT."""
-        self._form: tuple[str, bool, object] | None = None
+        self.mixed = ""
+        """Why the conversations become ShareGPT; "" where they do not."""
+        self.mixed_arguments = False
+        """Whether the arguments of calls become JSON text."""
+        self.converted = 0
+        """Rows written whose turns are others than they were."""
+        self.media = 0
+        """Images and the like that were lost with it."""
+        self._first: Trajectory | None = None
         self._turns: dict[str, Kind] = {}
+        self._turns_with_text: dict[str, Kind] = {}  # the arguments of calls as JSON text
         self._columns: dict[str, Kind | None] = {}  # None: JSON text
+
+    @property
+    def changes_conversations(self) -> bool:
+        return bool(self.mixed or self.mixed_arguments)
 
     def learn(self, trajectory: Trajectory) -> bool:
         """Whether the row shows something new: those rows should stand first."""
@@ -104,38 +116,85 @@ class Schema:
                 self._columns[name] = None
         return new
 
-    def write(self, trajectory: Trajectory, more: Mapping[str, Any]) -> bytes:
-        """The row as JSON text; `more` columns stand at its end, in place of any of the same name."""
-        if self.converts:
-            row: dict[str, Any] = {SHAREGPT_COLUMN: as_sharegpt(trajectory)}
-        else:
-            row = {trajectory.column: trajectory.columns[trajectory.column]}
+    def write(self, trajectory: Trajectory) -> dict[str, Any]:
+        """The row's columns, as they are or as JSON text."""
+        row = self._write_conversation(trajectory)
         for name, kind in self._columns.items():
             raw = trajectory.columns.get(name, _NULL)
             if name in row or name == trajectory.column:
                 continue
             row[name] = raw if kind is not None else _as_text(raw)
-        for name in more:
-            row.pop(name, None)
-        return _encode(row | dict(more))
+        return row
+
+    def changes(self) -> str:
+        """What became of the conversations, in a line; "" where they are as they were."""
+        lost = f"; {self.media:,} images and the like are now notes as [image]" if self.media else ""
+        if self.mixed:
+            words = f"{self.mixed}: all rows become ShareGPT turns in the column {SHAREGPT_COLUMN!r}, which {self.converted:,} were not"
+            return words + lost
+        return "the arguments of calls have no single type: they become JSON text in all rows" if self.mixed_arguments else ""
+
+    def _write_conversation(self, trajectory: Trajectory) -> dict[str, Any]:
+        datas = [turn.data for turn in trajectory.turns]
+        if self.mixed:
+            made = as_sharegpt(trajectory)
+            self.media += made.media
+            self.converted += made.turns != datas
+            return {SHAREGPT_COLUMN: made.turns} | ({TOOLS_COLUMN: None} if made.has_tools else {})
+        if self.mixed_arguments:
+            return {trajectory.column: [_with_text_arguments(data) for data in datas]}
+        return {trajectory.column: trajectory.columns[trajectory.column]}
 
     def _learn_conversation(self, trajectory: Trajectory) -> bool:
-        form = (trajectory.column, trajectory.in_text, trajectory.layout)
-        self._form = self._form or form
-        if self.converts or form != self._form:
-            self.converts = True
-            return False
-        if trajectory.in_text:
+        self._first = self._first or trajectory
+        if not self.mixed:
+            self.mixed = _difference(self._first, trajectory)
+        if self.mixed or trajectory.in_text:
             return False
         new = False
-        try:
-            for turn in trajectory.turns:
-                for key, value in turn.data.items():
-                    new |= key not in self._turns
-                    new |= self._turns.setdefault(key, Kind()).learn(value)
-        except MixedTypes:
-            self.converts = True
+        for turn in trajectory.turns:
+            if trajectory.layout is MESSAGES:
+                new |= self._learn_turn(self._turns_with_text, _with_text_arguments(turn.data))
+            if not self.mixed_arguments:
+                new |= self._learn_turn(self._turns, turn.data)
         return new
+
+    def _learn_turn(self, kinds: dict[str, Kind], data: dict[str, Any]) -> bool:
+        new = False
+        for key, value in data.items():
+            new |= key not in kinds
+            try:
+                new |= kinds.setdefault(key, Kind()).learn(value)
+            except MixedTypes:
+                if kinds is self._turns and key == "tool_calls":
+                    self.mixed_arguments = True
+                else:
+                    self.mixed = self.mixed or f"{key!r} of the turns has no single type"
+        return new
+
+
+def _difference(one: Trajectory, other: Trajectory) -> str:
+    """Why the two conversations cannot stand in one column as they are; "" where they can."""
+    if one.layout is not other.layout:
+        return "the datasets mix ShareGPT turns and chat messages"
+    if one.column != other.column:
+        return f"the conversations are in the columns {one.column!r} and {other.column!r}"
+    return "" if one.in_text == other.in_text else f"{one.column!r} is text in some rows and a list in others"
+
+
+def _with_text_arguments(data: dict[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its calls as JSON text."""
+    calls = data.get("tool_calls")
+    return data | {"tool_calls": [_call_with_text(each) for each in calls]} if isinstance(calls, list) else data
+
+
+def _call_with_text(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    if isinstance(call.get("function"), dict):
+        return call | {"function": _call_with_text(call["function"])}
+    arguments = call.get("arguments")
+    return call if arguments is None or isinstance(arguments, str) else call | {"arguments": _encode(arguments).decode()}
 
 
 def _as_text(raw: msgspec.Raw) -> msgspec.Raw:

@@ -2,8 +2,8 @@
 
 An entry is `ORG/NAME[:CONFIG][:SPLIT][@REVISION]` of the Hugging Face Hub, a file of rows (`trajectory/row_files.py`), or a
 local folder: a dataset folder as the Hub's are, or one that has files of rows right inside it. A single part after the name
-is the split if it begins as splits are called (train, test, valid, dev, eval), or if the dataset has no configuration of that
-name. Without a split it is `train`, or the only one that there is.
+is the configuration of that name, if there is one, else the split. Without a split it is `train`, or the only one that there
+is; files right inside a folder have splits if their names say so (`train.jsonl`, `test-00000.parquet`), else all are read.
 """
 
 from __future__ import annotations
@@ -13,26 +13,49 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from kiseki.compress.job.files import REJECTS
 from kiseki.errors import DatasetError, UsageError
+from kiseki.sampling.library import (
+    CANNOT_READ,
+    commit_of,
+    failed_file,
+    find_parts,
+    from_network,
+    library,
+    may_pass,
+    open_stream,
+    within,
+    words,
+)
+from kiseki.trajectory.json_columns import json_reader
 from kiseki.trajectory.row_files import SUFFIXES, encode_row, is_row_file, read_lines
-from kiseki.trajectory.text import printable
+
+T = TypeVar("T")
 
 PAUSES = (1.0, 4.0, 16.0, 32.0, 60.0)
 """Seconds before each new try of a stream that broke without giving a row."""
 FIND_PAUSES = (1.0, 2.0)
 """The same for the first question about a dataset: without a network it should fail soon."""
-ASK_SECONDS = 20.0
+ANSWER_SECONDS, OPEN_SECONDS = 25.0, 120.0
+"""Until the Hub has answered at all, and for each of what is asked after that."""
 CHUNK_BYTES = 8 * 2**20
 """A chunk of rows ends when it is this large, however few they are: chunks are held in memory and sent to processes."""
-ERROR_CHARS = 600
 
-_SPLIT = re.compile(r"train|test|val|dev|eval")
+_HUB = re.compile(r"hf://(datasets/)?|https?://(huggingface\.co|hf\.co)/datasets/")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_NETWORK_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests", "urllib3")
+_HUB_HINT = (
+    "; it is no local path either: check the name, the network or proxy, and HF_TOKEN if it is private or gated, or leave it out"
+)
+_SPLIT = re.compile(r"(?:^|[-._ \d])(train(?:ing)?|valid(?:ation)?|val|dev|test(?:ing)?|eval(?:uation)?)(?=[-._ \d]|$)")
+_SPLITS = {"tra": "train", "val": "validation", "dev": "validation", "tes": "test", "eva": "test"}
+"""What a split is called, by how its name begins: as the datasets library has it."""
+_CONFIGS = re.compile(r"^---\n(?:(?!---).*\n)*?configs:")
+
+Warn = Callable[[str], None]
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -45,6 +68,8 @@ class Source(msgspec.Struct, frozen=True):
     """`ORG/NAME`, or a path."""
     config: str = ""
     split: str = ""
+    files: tuple[str, ...] = ()
+    """The paths, where `kind` is "files"."""
     version: str = ""
     """The commit on the Hub, or a digest of names, sizes and times of local files."""
 
@@ -61,72 +86,120 @@ class Chunk(msgspec.Struct, frozen=True):
 # ---- finding ----------------------------------------------------------------------------------------------------------
 
 
-def find_source(given: str, warn: Callable[[str], None]) -> Source:
+def find_source(given: str, warn: Warn, own: tuple[Path, ...] = ()) -> Source:
     """What an entry of `--datasets` stands for, opened once so that what is wrong with it comes out before hours of reading the
     others. Asks the Hub for the commit where it is there.
 
+    own: Files and folders that the job writes: they are never read. Default: none.
+
     Raises `DatasetError` for one that is not there or cannot be reached, `UsageError` for one that is not written as it should
-    be or needs the datasets library where that is missing.
+    be, is the job's own, or needs the datasets library where that is missing.
     """
-    entry = given.removeprefix("hf://")
-    if Path(entry).expanduser().exists():
-        return _find_local(given, Path(entry).expanduser(), [], "")
+    entry, on_hub = _HUB.subn("", given, count=1) if _HUB.match(given) else (given, 0)
+    if not on_hub and Path(entry).expanduser().exists():
+        return _find_local(given, Path(entry).expanduser(), [], "", warn, own)
     base, _, revision = entry.partition("@")
     base, *parts = base.split(":")
-    if Path(base).expanduser().exists() and base:
-        return _find_local(given, Path(base).expanduser(), parts, revision)
+    if not on_hub and base and Path(base).expanduser().exists():
+        return _find_local(given, Path(base).expanduser(), parts, revision, warn, own)
     if base.startswith(("/", ".", "~")) or base.endswith(SUFFIXES):
         raise DatasetError(f"dataset file not found: {base}")
+    base = base.rstrip("/") if on_hub else base
     if not _HUB_NAME.fullmatch(base) or len(parts) > 2 or not all(parts):
         raise UsageError(f"--datasets: {given!r} is neither a file or folder nor ORG/NAME[:CONFIG][:SPLIT][@REVISION]")
-    _library()
-    commit = _try_again(lambda: _commit(base, revision), given, FIND_PAUSES, warn)
-    config, split = _try_again(lambda: _config_and_split(base, parts, commit), given, FIND_PAUSES, warn)
-    source = Source(given, "hub", base, config, split, commit)
-    _try_again(lambda: _open(source), given, FIND_PAUSES, warn)
+    return _find_on_hub(given, base, parts, revision, warn)
+
+
+def _find_on_hub(given: str, name: str, parts: list[str], revision: str, warn: Warn) -> Source:
+    library()
+
+    def ask(question: Callable[[], T], seconds: float) -> T:
+        try:
+            return within(seconds, lambda: _try_again(question, given, FIND_PAUSES, warn), given)
+        except DatasetError as error:
+            raise DatasetError(f"{error}{_HUB_HINT}" if str(error).startswith(CANNOT_READ) else str(error)) from error
+
+    commit = ask(lambda: commit_of(name, revision), ANSWER_SECONDS)
+    config, split = ask(lambda: find_parts(name, parts, commit), OPEN_SECONDS)
+    source = Source(given, "hub", name, config, split, version=commit)
+    ask(lambda: _open(source), OPEN_SECONDS)
     return source
 
 
-def _find_local(given: str, path: Path, parts: list[str], revision: str) -> Source:
+def _find_local(given: str, path: Path, parts: list[str], revision: str, warn: Warn, own: tuple[Path, ...]) -> Source:
     if path.is_file() and (parts or revision):
         raise UsageError(f"--datasets: {path} is a file, which has neither splits nor revisions: {given!r}")
     if revision or len(parts) > 2 or not all(parts):
         raise UsageError(f"--datasets: {path} is a local folder, which takes [:CONFIG][:SPLIT] and no revision: {given!r}")
+    if any(_is_in(path, each) for each in own):
+        raise UsageError(f"--datasets: {given} is what this command writes; choose another --output_name or --output_dir")
     if path.is_file():
         if not is_row_file(path):
             raise DatasetError(f"{path} holds rows in none of the formats {', '.join(SUFFIXES)}")
-        return Source(given, "files", str(path), version=_digest([path]))
-    if not parts and (files := _row_files(path)):
-        return Source(given, "files", str(path), version=_digest(files))
-    _library()
-    config, split = _try_again(lambda: _config_and_split(str(path), parts, None), given, (), lambda line: None)
-    source = Source(given, "folder", str(path), config, split, _digest(sorted(path.rglob("*"))))
-    _try_again(lambda: _open(source), given, (), lambda line: None)
+        return _files(given, path, [path])
+    found = [] if _has_configs(path) else _row_files(path, own)
+    splits = _by_split(found)
+    asked = "train" if len(splits) > 1 else "".join(splits)
+    if parts:
+        asked = _SPLITS[parts[0][:3]] if len(parts) == 1 and _SPLIT.fullmatch(parts[0]) else ""
+    if asked in splits:
+        if left_out := [each.name for each in found if not _split_of(each)]:
+            warn(f"{given}: the split {asked} is read; no split's are, by their names, {', '.join(left_out)}")
+        return _files(given, path, splits[asked])
+    if splits and not parts:
+        raise DatasetError(f"{given} has the splits {', '.join(splits)}: say which, as {given}:{next(iter(splits))}")
+    if found and not parts:
+        return _files(given, path, found)
+    if any(_is_in(each, path) for each in own):
+        raise UsageError(
+            f"--datasets: this command would write into {given}, which it reads as a whole; choose another --output_dir"
+        )
+    library()
+    config, split = _try_again(lambda: find_parts(str(path), parts, None), given, (), warn)
+    source = Source(given, "folder", str(path), config, split, version=_digest(sorted(path.rglob("*"))))
+    _try_again(lambda: _open(source), given, (), warn)
     return source
 
 
-def _row_files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(each for each in path.iterdir() if each.is_file() and is_row_file(each))
+def _files(given: str, path: Path, files: list[Path]) -> Source:
+    return Source(given, "files", str(path), files=tuple(map(str, files)), version=_digest(files))
+
+
+def _row_files(folder: Path, own: tuple[Path, ...]) -> list[Path]:
+    """Right inside a folder, without what the job writes, what a compression rejected, and hidden files."""
+    found = sorted(each for each in folder.iterdir() if each.is_file() and is_row_file(each))
+    found = [each for each in found if not each.name.startswith(".") and not each.name.endswith(REJECTS)]
+    return [each for each in found if not any(_is_in(each, other) for other in own)]
+
+
+def _is_in(path: Path, other: Path) -> bool:
+    """Whether it is the other one, or inside of it."""
+    return path.resolve().is_relative_to(other.resolve()) or (path.exists() and other.exists() and path.samefile(other))
+
+
+def _has_configs(folder: Path) -> bool:
+    try:
+        return bool(_CONFIGS.match((folder / "README.md").read_text(errors="replace")))
+    except OSError:
+        return False
+
+
+def _by_split(files: list[Path]) -> dict[str, list[Path]]:
+    splits: dict[str, list[Path]] = {}
+    for file in files:
+        if split := _split_of(file):
+            splits.setdefault(split, []).append(file)
+    return splits
+
+
+def _split_of(file: Path) -> str:
+    found = _SPLIT.search(file.name)
+    return _SPLITS[found[1][:3]] if found else ""
 
 
 def _digest(paths: list[Path]) -> str:
     files = [(str(path), stat.st_size, stat.st_mtime_ns) for path in paths if path.is_file() for stat in [path.stat()]]
     return hashlib.sha256(msgspec.json.encode(files)).hexdigest()[:40]
-
-
-def _commit(name: str, revision: str) -> str:
-    from huggingface_hub import HfApi
-
-    return str(HfApi().dataset_info(name, revision=revision or None, timeout=ASK_SECONDS).sha)
-
-
-def _config_and_split(name: str, parts: list[str], commit: str | None) -> tuple[str, str]:
-    if len(parts) != 1:
-        return (parts[0], parts[1]) if parts else ("", "")
-    if _SPLIT.match(parts[0]):
-        return "", parts[0]
-    known = _library().get_dataset_config_names(name, revision=commit)
-    return (parts[0], "") if parts[0] in known else ("", parts[0])
 
 
 # ---- reading ----------------------------------------------------------------------------------------------------------
@@ -136,13 +209,14 @@ def read_chunks(
     source: Source,
     position: Any,
     rows: int,
-    warn: Callable[[str], None],
+    warn: Warn,
     sleep: Callable[[float], None] = time.sleep,
+    done: int = 0,
 ) -> Iterator[Chunk]:
     """The dataset from `position` on (None: from the start), so many rows at a time, fewer where they are large.
 
-    A stream that breaks is opened again where it broke; `warn` is told. Raises `DatasetError` when it breaks again and again
-    without a row between, or cannot be read for another reason.
+    A stream that breaks is opened again where it broke; `warn` is told. `done`: how many rows are before `position`, for errors.
+    Raises `DatasetError` when it breaks again and again without a row between, or cannot be read for another reason.
     """
     failures = 0
     while True:
@@ -150,11 +224,14 @@ def read_chunks(
             for chunk in _chunks(source, position, rows):
                 yield chunk
                 position, failures = chunk.position, 0
+                done += len(chunk.rows)
             return
+        except UsageError:
+            raise
         except Exception as error:
-            if failures == len(PAUSES) or not _may_pass(error):
-                raise _unreadable(source.given, error) from error
-            warn(f"{source.given}: {_words(error)}; trying again in {PAUSES[failures]:.0f} s")
+            if failures == len(PAUSES) or not may_pass(error):
+                raise _broken(source, done, error) from error
+            warn(f"{source.given}: {words(error)}; trying again in {PAUSES[failures]:.0f} s")
         sleep(PAUSES[failures])
         failures += 1
 
@@ -182,8 +259,8 @@ def _chunks(source: Source, position: Any, rows: int) -> Iterator[Chunk]:
 def _file_rows(source: Source, position: Any) -> Iterator[tuple[bytes, Any]]:
     """`position`: which file, and how many of its rows are done."""
     first, done = position or (0, 0)
-    for at, path in enumerate(_row_files(Path(source.name))[first:], first):
-        for number, (_, row) in enumerate(read_lines(path), 1):
+    for at, path in enumerate(source.files[first:], first):
+        for number, (_, row) in enumerate(read_lines(Path(path)), 1):
             if at > first or number > done:
                 yield row, [at, number]
 
@@ -191,64 +268,43 @@ def _file_rows(source: Source, position: Any) -> Iterator[tuple[bytes, Any]]:
 def _library_rows(source: Source, position: Any) -> Iterator[tuple[bytes, Any]]:
     """`position`: the state of the library's own stream."""
     stream = _open(source)
+    read = json_reader(stream.features.arrow_schema) if stream.features else None
     if position is not None:
         stream.load_state_dict(position)
     for row in stream:
-        yield encode_row(row), stream.state_dict()
+        yield encode_row(read(row) if read else row), stream.state_dict()
 
 
 def _open(source: Source) -> Any:
-    datasets = _library()
-    commit = source.version if source.kind == "hub" else None
-    loaded = datasets.load_dataset(
-        source.name, source.config or None, split=source.split or None, revision=commit, streaming=True
-    )
-    if not source.split:
-        names = list(loaded)
-        if "train" not in names and len(names) != 1:
-            raise DatasetError(f"{source.given} has the splits {', '.join(names)}: say which, as {source.given}:{names[0]}")
-        loaded = loaded["train" if "train" in names else names[0]]
-    return loaded.decode(False) if loaded.features else loaded  # images and the like as they are stored
-
-
-def _library() -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise UsageError("reading datasets of the Hub needs the datasets library: pip install 'kiseki[hf]'") from None
-    datasets.disable_progress_bars()
-    return datasets
+    return open_stream(source.name, source.config, source.split, source.version if source.kind == "hub" else None)
 
 
 # ---- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def _try_again(ask: Callable[[], Any], given: str, pauses: tuple[float, ...], warn: Callable[[str], None]) -> Any:
+def _try_again(ask: Callable[[], T], given: str, pauses: tuple[float, ...], warn: Warn) -> T:
     for pause in (*pauses, None):
         try:
             return ask()
         except Exception as error:  # the library raises dozens of classes for a name, a split or a network that is not there
-            if pause is None or not _may_pass(error):
+            if pause is None or not may_pass(error):
                 raise _unreadable(given, error) from error
-            warn(f"{given}: {_words(error)}; trying again in {pause:.0f} s")
+            warn(f"{given}: {words(error)}; trying again in {pause:.0f} s")
             time.sleep(pause)
     raise AssertionError
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether it is the network's doing, or a server's that is busy."""
-    if type(error).__name__ == "OfflineModeIsEnabled" or "OfflineModeIsEnabled" in str(error):
-        return False
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(status, int):
-        return status in (408, 429) or status >= 500
-    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, ConnectionError | TimeoutError) or not libraries.isdisjoint(_NETWORK_LIBRARIES)
-
-
 def _unreadable(given: str, error: Exception) -> UsageError:
-    return error if isinstance(error, UsageError) else DatasetError(f"cannot read the dataset {given}: {_words(error)}")
+    return error if isinstance(error, UsageError) else DatasetError(f"{CANNOT_READ} {given}: {words(error)}")
 
 
-def _words(error: BaseException) -> str:
-    return printable(" ".join(f"{type(error).__name__}: {error}".split()), ERROR_CHARS)
+def _broken(source: Source, done: int, error: Exception) -> UsageError:
+    """For a stream that ends too early."""
+    if from_network(error) or source.kind == "files":
+        return _unreadable(source.given, error)
+    file = failed_file()
+    return DatasetError(
+        f"{CANNOT_READ} {source.given}{f', {file},' if file else ''} after row {done:,}: {words(error)}; name the file itself in"
+        " --datasets, a local copy of it, and only its bad rows are left out; or leave the dataset out: what was read of those"
+        " before it is kept"
+    )

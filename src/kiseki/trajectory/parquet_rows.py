@@ -13,6 +13,7 @@ import msgspec
 
 from kiseki.errors import DatasetError
 from kiseki.trajectory.chat import kind_of
+from kiseki.trajectory.json_columns import json_reader, storage_type, with_json_types
 from kiseki.trajectory.text import printable
 
 BATCH_BYTES = 2**24
@@ -41,6 +42,7 @@ def read_batches(path: Path) -> Iterator[tuple[list[dict[str, Any]], int]]:
     arrow = _arrow("reading")
     try:
         with arrow.parquet.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False) as file:
+            read = json_reader(with_json_types(file.schema_arrow))
             position = 0
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
@@ -49,17 +51,19 @@ def read_batches(path: Path) -> Iterator[tuple[list[dict[str, Any]], int]]:
                 done = 0
                 for batch in file.iter_batches(min(max(wanted, 1), BATCH_ROWS), row_groups=[number]):
                     done += batch.num_rows
-                    yield batch.to_pylist(), position + packed * done // group.num_rows
+                    rows = batch.to_pylist()
+                    yield [read(row) for row in rows] if read else rows, position + packed * done // group.num_rows
                 position += packed
     except (OSError, ValueError, arrow.ArrowException) as error:  # ValueError for a text that is not UTF-8, the year 0, …
         raise DatasetError(f"cannot read {path}: {error}") from error
 
 
 def read_schema(path: Path) -> Any:
-    """The `pyarrow.Schema` of a parquet file. Raises `DatasetError` when it cannot be read."""
+    """The `pyarrow.Schema` of a parquet file, with Arrow's JSON type where a column holds JSON (`json_columns.py`). Raises
+    `DatasetError` when it cannot be read."""
     arrow = _arrow("writing")
     try:
-        return arrow.parquet.read_schema(path)
+        return with_json_types(arrow.parquet.read_schema(path))
     except (OSError, arrow.ArrowException) as error:
         raise DatasetError(f"cannot read {path}: {error}") from error
 
@@ -89,7 +93,8 @@ class RowGroups:
             except ValueError as problem:
                 raise Misfit(position, str(problem)) from None
         columns = [self._column(field, [row.get(field.name) for row in rows]) for field in self._schema]
-        self._writer.write_table(arrow.Table.from_arrays(columns, schema=self._schema))
+        stored = arrow.schema([field.with_type(storage_type(arrow, field.type)) for field in self._schema])
+        self._writer.write_table(arrow.Table.from_arrays(columns, schema=stored).cast(self._schema))
 
     def close(self) -> None:
         """The end of the file is written; the file itself stays open."""
@@ -107,10 +112,11 @@ class RowGroups:
     def _column(self, field: Any, values: list[Any]) -> Any:
         arrow = _arrow("writing")
         fit = self._fits[field.name]
+        kind = storage_type(arrow, field.type)
 
         def array(some: list[Any]) -> Any:
             fitted = some if fit is None else [None if value is None else fit(value) for value in some]
-            return arrow.array(fitted, field.type)
+            return arrow.array(fitted, kind)
 
         try:
             return array(values)
@@ -190,6 +196,7 @@ def _fit(arrow: Any, kind: Any) -> Fit | None:
         (types.is_duration, lambda value: msgspec.convert(value, datetime.timedelta)),
         (types.is_decimal, lambda value: decimal.Decimal(str(value))),
         (types.is_null, lambda value: None if value == {} else value),
+        (lambda kind: isinstance(kind, arrow.JsonType), lambda value: msgspec.json.encode(value).decode()),
         (_is_binary(types), lambda value: base64.b64decode(value, validate=True)),
     ]
     return next((fit for is_kind, fit in fits if is_kind(kind)), None)
