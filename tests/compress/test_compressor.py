@@ -20,7 +20,7 @@ from kiseki.compress.config import CompressionConfig, Placement, Strategy
 from kiseki.compress.metrics import Metrics
 from kiseki.compress.regions import is_protected
 from kiseki.compress.summary import Answer, Ask
-from kiseki.compress.turns import SUMMARY_MARK, Turn, read_trajectory
+from kiseki.compress.turns import SUMMARY_MARK, Turn, is_summary, read_trajectory
 from kiseki.trajectory.tokens import BUNDLED, open_counter
 
 COUNTER = open_counter(BUNDLED)
@@ -264,21 +264,53 @@ def test_a_row_compressed_before_is_compressed_further_for_a_smaller_target() ->
     assert compress(twice.rows[0], target_max_tokens=5_000).rows == twice.rows
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("layout", ["sharegpt", "messages"])
+def test_a_summary_in_paragraphs_is_known_again_where_it_stands(placement: Placement, layout: Any) -> None:
+    def answer(ask: Ask) -> Answer:
+        return Answer(f"{SUMMARY_MARK} Found:\n\n- the bug\n\nOpen:\n- nothing", calls=1)
+
+    row = make_row([shell(f"step {number}", "word " * 100) for number in range(12)], layout=layout)
+    once = compress(row, answer, target_max_tokens=1_200, summary_placement=placement)
+    hosts = [turn for turn in turns_of(once.rows[0]) if is_summary(turn)]
+    assert len(hosts) == 1 and "- the bug" in hosts[0].text
+    twice = compress(once.rows[0], answer, target_max_tokens=600, summary_placement=placement)
+    (host,) = [turn for turn in turns_of(twice.rows[0]) if is_summary(turn)]
+    assert host.text.startswith(hosts[0].text) and host.text.count(SUMMARY_MARK) == 2
+
+
 def test_agents_that_write_commands_as_text() -> None:
     turns = [{"role": "system", "content": "s"}, {"role": "user", "content": "fix it"}]
     for number in range(8):
         turns.append({"role": "assistant", "content": f"Next.\n```\ncat part{number}.py\n```"})
-        turns.append({"role": "user", "content": f"part {number} " + "word " * 100})
+        turns.append({"role": "user", "content": f"part {number} " + "word " * 100 + "\n(Current directory: /src)\nbash-$"})
     for strategy in ("summary", "ladder"):
         done = compress({"messages": turns}, strategy=strategy, target_max_tokens=500)
         after = json.loads(done.rows[0])["messages"]
         assert done.metrics[0].compressed_tokens <= 500
         roles = [turn["role"] for turn in after]
         assert all(one != other for one, other in itertools.pairwise(roles)), "still one after the other"
-    chat = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 60} for n in range(12)]
+    code = "Do this:\n```\nls\n```\n"
+    chat = []
+    for n in range(6):
+        chat += [{"role": "user", "content": f"{n} " + "word " * 60}, {"role": "assistant", "content": code + "word " * 60}]
     done = compress({"messages": chat}, strategy="ladder", target_max_tokens=500)
     kept = [turn["content"] for turn in json.loads(done.rows[0])["messages"] if turn["role"] == "user"]
-    assert all(text == "word " * 60 or text.startswith(SUMMARY_MARK) for text in kept), "what people say is not cut"
+    assert all(text[2:] == "word " * 60 or text.startswith(SUMMARY_MARK) for text in kept), "what people say is not cut"
+
+
+def test_other_settings_are_not_ignored_on_rows_that_were_compressed() -> None:
+    row = make_row([shell(f"step {number}", "word " * 100) for number in range(12)])
+    tight = compress(row, strategy="ladder", target_max_tokens=800, last_n_turns=20)
+    assert tight.metrics[0].still_over_limit
+    again = compress(tight.rows[0], strategy="ladder", target_max_tokens=800, last_n_turns=20)
+    assert again.rows == tight.rows
+    assert not compress(tight.rows[0], strategy="ladder", target_max_tokens=800, last_n_turns=2).metrics[0].still_over_limit
+    fits = compress(row, strategy="ladder", target_max_tokens=800)
+    marked = compress(fits.rows[0], strategy="ladder", target_max_tokens=800, mark_summary=True).rows[0]
+    turns = json.loads(marked)["conversations"]
+    assert {"train", "loss"} <= set.intersection(*map(set, turns))
+    assert json.loads(marked)["compression_metrics"] == json.loads(fits.rows[0])["compression_metrics"]
 
 
 def test_columns_are_copied_as_they_are() -> None:

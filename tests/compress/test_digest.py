@@ -10,7 +10,7 @@ from compress.trajectories import LayoutName, make_row, messages_rows, sharegpt_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiseki.compress.ladder.digest import Digest, digest_text
+from kiseki.compress.ladder.digest import Digest
 from kiseki.compress.regions import units_of
 from kiseki.compress.turns import SUMMARY_MARK, read_trajectory
 from kiseki.trajectory.tokens import BUNDLED, open_counter
@@ -21,7 +21,7 @@ COUNTER = open_counter(BUNDLED)
 def digest_of(row: dict[str, Any], limit: int = 1_000) -> list[str]:
     trajectory = read_trajectory(json.dumps(row).encode())
     turns = [turn for turn in trajectory.turns if turn.role != "system"]
-    return digest_text(turns, trajectory.layout, COUNTER, limit).split("\n")
+    return Digest(turns, trajectory.layout, COUNTER).text(units_of(turns), limit).split("\n")
 
 
 @pytest.mark.parametrize("layout", ["sharegpt", "messages"])
@@ -76,21 +76,17 @@ def test_lines_in_the_middle_give_way() -> None:
     assert 150 < COUNTER.count("\n".join([title, *lines])) <= 200
 
 
-def test_nothing_to_tell_is_no_text() -> None:
-    assert digest_text([], read_trajectory(json.dumps(make_row([])).encode()).layout, COUNTER, 100) == ""
-
-
 @settings(max_examples=40, deadline=None)
 @given(sharegpt_rows() | messages_rows(), st.sampled_from((1, 40, 120, 1_000)))
 def test_every_prefix_fits_and_costs_about_what_is_said(row: dict[str, Any], limit: int) -> None:
     trajectory = read_trajectory(json.dumps(row).encode())
     units = units_of(trajectory.turns)
-    digest = Digest(trajectory.turns, trajectory.layout, COUNTER, limit)
+    digest = Digest(trajectory.turns, trajectory.layout, COUNTER)
     for count in range(1, len(units) + 1):
-        foretold, text = digest.tokens(units[:count]), digest.text(units[:count])
+        foretold, text = digest.tokens(units[:count], limit), digest.text(units[:count], limit)
         lines = text.split("\n")
         assert text.startswith(SUMMARY_MARK)
         assert all(line.isprintable() for line in lines)
         assert COUNTER.count(text) <= max(limit, 30)
         assert COUNTER.count(text) <= foretold <= COUNTER.count(text) + 2 * len(lines) + 2
-        assert text == digest_text(trajectory.turns[: units[count - 1].end], trajectory.layout, COUNTER, limit)
+        assert text == Digest(trajectory.turns, trajectory.layout, COUNTER).text(units[:count], limit)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from support import kiseki, read_rows, start_kiseki, write_dataset
+from support import children, kiseki, read_rows, start_kiseki, write_dataset
 
 from kiseki.models.mock_server import MockServer
 
@@ -74,11 +75,8 @@ def test_every_row_fits_and_keeps_its_columns(rows: Path, tmp_path: Path) -> Non
     aggregate = json.loads((tmp_path / "rows_compressed_metrics.json").read_text())
     assert aggregate["summary"]["total_trajectories"] == 5
     assert aggregate["tokens"]["total_after"] == sum(tokens_of(tmp_path / "rows_compressed.jsonl"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "rows.jsonl",
-        "rows_compressed.jsonl",
-        "rows_compressed_metrics.json",
-    ]
+    made = {"rows_compressed.jsonl", "rows_compressed_metrics.json", ".rows_compressed.jsonl.done"}
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.jsonl", *made}
 
 
 def test_every_file_format_comes_out_as_it_went_in(rows: Path, tmp_path: Path) -> None:
@@ -150,7 +148,8 @@ def test_lines_that_cannot_be_read_are_kept_apart(rows: Path, tmp_path: Path) ->
     assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 5
     write_dataset(tmp_path / "none.jsonl", bad[2:])
     refused = kiseki("compress", "--input=none.jsonl", *LADDER, cwd=tmp_path, status=2)
-    assert "none.jsonl, line 1" in refused.stderr and not (tmp_path / "none_compressed.jsonl").exists()
+    assert "none.jsonl, line 1" in refused.stderr
+    assert not list(tmp_path.glob("none_*")) and not list(tmp_path.glob(".none*"))
 
 
 def test_input_equal_to_output_and_the_same_file_twice(rows: Path, tmp_path: Path) -> None:
@@ -195,6 +194,52 @@ def test_samples(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "one_compressed_metrics.json").read_text())["summary"]["total_trajectories"] == 0
 
 
+def test_a_file_in_a_folder_is_judged_by_more_than_its_first_line(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_dataset(tmp_path / "in/a.jsonl", ['{"conversations": [{"fr', row(1, "a"), row(12, "b")])
+    kiseki("compress", "--input=in", *LADDER, cwd=tmp_path)
+    assert len(read_rows(tmp_path / "in_compressed/a.jsonl")) == 2
+    assert len(read_rows(tmp_path / "in_compressed/a_rejects.jsonl")) == 1
+
+
+def test_files_of_one_stem_and_many_files(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(60):
+        write_dataset(tmp_path / f"in/{number:02}.jsonl", [row(1, str(number)), "broken"])
+    (tmp_path / "in/00.jsonl.gz").write_bytes(gzip.compress((tmp_path / "in/00.jsonl").read_bytes() + b"too\n"))
+    command = f"ulimit -n 40; exec {sys.executable} -m kiseki compress --input=in {' '.join(LADDER)}"
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True)
+    out = tmp_path / "in_compressed"
+    assert len(list(out.glob("*_rejects.jsonl"))) == 61
+    assert len(read_rows(out / "00.jsonl_rejects.jsonl")) == 1 and len(read_rows(out / "00.jsonl.gz_rejects.jsonl")) == 2
+
+
+def test_what_was_made_of_a_file_is_not_read_again(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_dataset(tmp_path / "in/a.jsonl", [row(12)])
+    kiseki("compress", "--input=in/a.jsonl", *LADDER, cwd=tmp_path)
+    done = kiseki("compress", "--input=in", *LADDER, cwd=tmp_path)
+    assert "a_compressed.jsonl is left out" in done.stdout
+    assert {path.name for path in (tmp_path / "in_compressed").glob("*.jsonl")} == {"a.jsonl"}
+
+
+def test_no_file_of_the_user_is_written_over(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "a.jsonl", [row(1), "broken"])
+    write_dataset(tmp_path / "dpo_rejects.jsonl", [{"mine": True}])
+    refused = kiseki("compress", "--input=a.jsonl", "--output=dpo.jsonl", *LADDER, cwd=tmp_path, status=2)
+    assert "was not written here" in refused.stderr
+    assert read_rows(tmp_path / "dpo_rejects.jsonl") == [{"mine": True}]
+    for name in ("a.jsonl", "a_compressed.jsonl", "sub/m.json"):
+        (tmp_path / "m.yaml").write_text(f"metrics: {{output_file: {name}}}\n")
+        kiseki("compress", "--input=a.jsonl", *LADDER, "--config=m.yaml", cwd=tmp_path, status=2)
+    (tmp_path / "m.yaml").write_text("output: {output_suffix: ''}\n")
+    kiseki("compress", "--input=a.jsonl", *LADDER, "--config=m.yaml", cwd=tmp_path, status=2)
+    part = ("--output=a.jsonl", "--sample_percent=10")
+    assert "a part of the input" in kiseki("compress", "--input=a.jsonl", *part, *LADDER, cwd=tmp_path, status=2).stderr
+    kiseki("compress", "--input=", *LADDER, cwd=tmp_path, status=2)
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
+
+
 def test_a_dry_run_writes_nothing(rows: Path, tmp_path: Path) -> None:
     done = kiseki("compress", "--input=rows.jsonl", *LADDER, "--dry_run", "--plot=tokens.png", cwd=tmp_path)
     assert "before" in done.stdout and "after" in done.stdout and "would do" in done.stdout
@@ -224,6 +269,7 @@ def test_show(rows: Path, tmp_path: Path) -> None:
 def test_strict(tmp_path: Path) -> None:
     write_dataset(tmp_path / "rows.jsonl", [row(1, size=3000), row(1, size=40)])
     kiseki("compress", "--input=rows.jsonl", *LADDER, cwd=tmp_path)
+    kiseki("compress", "--input=rows.jsonl", "--output=b.jsonl", *LADDER, "--strict", cwd=tmp_path, status=3)
     kiseki("compress", "--input=rows.jsonl", "--output=b.jsonl", *LADDER, "--strict", cwd=tmp_path, status=3)
     over = read_rows(tmp_path / "b.jsonl")[0]["compression_metrics"]
     assert over["still_over_limit"] and not over["was_compressed"] and over["error"]
@@ -285,7 +331,7 @@ def test_a_killed_job_goes_on(tmp_path: Path) -> None:
     command = ("compress", "--input=rows.jsonl", *LADDER, "--config=two.yaml")
     kiseki(*command, "--output=whole.jsonl", cwd=tmp_path)
     partial = tmp_path / ".killed.jsonl.partial"
-    for size in (1, 300_000):
+    for size in (1, 300_000):  # bytes that are kept by then
         process = start_kiseki(*command, "--output=killed.jsonl", cwd=tmp_path)
         for _ in parts_of(process, partial, size):
             pass
@@ -294,11 +340,11 @@ def test_a_killed_job_goes_on(tmp_path: Path) -> None:
             pytest.fail("it was done before it could be killed")
         assert not (tmp_path / "killed.jsonl").exists()
     with partial.open("ab") as file:
-        file.write(b"\x07torn")
+        file.write(b"\0" * 64 + b"torn")
     done = kiseki(*command, "--output=killed.jsonl", cwd=tmp_path)
     assert "going on" in done.stdout
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert not list(tmp_path.glob(".killed*"))
+    assert [path.name for path in tmp_path.glob(".killed*")] == [".killed.jsonl.done"]
 
 
 def test_no_summary_is_bought_twice(tmp_path: Path) -> None:
@@ -340,6 +386,59 @@ def test_rows_without_a_summary_are_tried_again(tmp_path: Path) -> None:
         assert healthy.stats()["calls"] == 2
     assert [bool(each["compression_metrics"]["error"]) for each in read_rows(tmp_path / "rows_compressed.jsonl")] == [False] * 3
     assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_rows_without_a_summary_are_tried_again_in_place_and_by_other_means(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(1), row(12, "b"), row(12, "c")])
+    write_dataset(tmp_path / "own.jsonl", [row(12, "d")])
+    with MockServer(turns=0, faults={"error_500": 1.0}) as server:
+        config = summary_config(tmp_path, server, max_retries=0)
+        command = ("compress", "--input=rows.jsonl", "--output=rows.jsonl", config)
+        kiseki(*command, cwd=tmp_path, status=3)
+        kiseki(*command, cwd=tmp_path, status=3)
+        kiseki("compress", "--input=own.jsonl", config, cwd=tmp_path, status=3)
+    kiseki("compress", "--input=own.jsonl", config, "--strategy=ladder", cwd=tmp_path)
+    assert max(tokens_of(tmp_path / "own_compressed.jsonl")) <= 1500
+    with MockServer(turns=0) as healthy:
+        kiseki("compress", "--input=rows.jsonl", "--output=rows.jsonl", summary_config(tmp_path, healthy), cwd=tmp_path)
+        assert healthy.stats()["calls"] == 2
+    assert max(tokens_of(tmp_path / "rows.jsonl")) <= 1500
+    assert [path.name for path in tmp_path.glob(".*")] == [".own_compressed.jsonl.done", ".rows.jsonl.done"]
+
+
+def test_what_is_bought_is_kept_whatever_else_fails(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(12, str(number)) for number in range(6)])
+    with MockServer(turns=0, latency=1.0) as server:
+        config = summary_config(tmp_path, server)
+        (tmp_path / "off.yaml").write_text(
+            (tmp_path / "summary.yaml")
+            .read_text()
+            .replace("processing: {", "metrics: {enabled: false}\nprocessing: {num_workers: 2, ")
+        )
+        process = start_kiseki("compress", "--input=rows.jsonl", "--config=off.yaml", cwd=tmp_path)
+        while server.stats()["calls"] < 6:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        for child in children(process.pid):  # its processes, while the summaries are on their way
+            os.kill(child, signal.SIGKILL)
+        process.wait()
+        kiseki("compress", "--input=rows.jsonl", "--config=off.yaml", cwd=tmp_path)
+        kiseki("compress", "--input=rows.jsonl", "--config=off.yaml", cwd=tmp_path)
+        assert server.stats()["calls"] == 6, "and a whole output is not bought again, metrics file or not"
+        done = kiseki("compress", "--input=rows.jsonl", config, "--show=1", "--dry_run", cwd=tmp_path)
+        assert server.stats()["calls"] == 6 and "here would be the summary" in done.stdout
+
+
+def test_a_budget_holds_over_all_sessions(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(12, str(number)) for number in range(8)])
+    with MockServer(turns=0) as server:
+        command = ("compress", "--input=rows.jsonl", summary_config(tmp_path, server, at_once=1), "--max_total_tokens=20000")
+        kiseki(*command, cwd=tmp_path, status=3)
+        bought = server.stats()["calls"]
+        kiseki(*command, cwd=tmp_path, status=3)
+        assert 0 < bought < 8 and server.stats()["calls"] == bought
+        done = kiseki(*command, "--max_total_tokens=200000", cwd=tmp_path)
+        assert server.stats()["calls"] == 8 and "summaries:" in done.stdout
 
 
 def test_two_processes_on_one_output(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from support import until
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.metrics import Metrics
-from kiseki.compress.summarizer import Spending, Summarizer, open_summarizer
-from kiseki.compress.summary import Answer, Ask
+from kiseki.compress.summarizer import Summarizer, open_summarizer
+from kiseki.compress.summary import Answer, Ask, Spending
 from kiseki.compress.turns import SUMMARY_MARK
 from kiseki.errors import UsageError
 from kiseki.models.budget import Need
@@ -26,7 +26,14 @@ TOO_LONG = "was too long"
 """In a request for a shorter summary."""
 GOOD = "[CONTEXT SUMMARY]: The test passes now."
 METRICS = Metrics(
-    original_tokens=0, compressed_tokens=0, original_turns=0, compressed_turns=0, strategy="", target_max_tokens=0, tokenizer=""
+    original_tokens=0,
+    compressed_tokens=0,
+    original_turns=0,
+    compressed_turns=0,
+    strategy="",
+    target_max_tokens=0,
+    tokenizer="",
+    settings="",
 )
 
 
@@ -244,34 +251,31 @@ def test_an_endpoint_that_refuses_the_request_is_not_asked_again() -> None:
 def test_a_bad_key_stops_all_and_is_shown_nowhere() -> None:
     changes: list[str] = []
 
-    async def work(summarizer: Summarizer) -> tuple[list[Answer], str, Spending]:
+    async def work(summarizer: Summarizer) -> tuple[list[Answer], Spending]:
         answers = [await summarizer.ask(an_ask(number)) for number in range(3)]
-        return answers, summarizer.stopped, summarizer.spending
+        return answers, summarizer.spending
 
     with MockServer([says(GOOD, fault={"kind": "auth"})]) as server:
-        answers, stopped, spending = use(server, work, {"on_change": changes.append})
+        answers, spending = use(server, work, {"on_change": changes.append})
         assert server.stats()["calls"] == 1
-    assert "HTTP 401" in stopped
+    assert "HTTP 401" in "".join(changes)
     assert [(answer.text, answer.calls, answer.errors) for answer in answers] == [("", 1, 1), ("", 0, 0), ("", 0, 0)]
-    assert all(
-        "HTTP 401: Incorrect API key provided: Bearer ***" in each for each in (stopped, *changes, *(a.error for a in answers))
-    )
-    assert SECRET not in repr((answers, stopped, changes))
+    assert all("HTTP 401: Incorrect API key provided: Bearer ***" in each for each in (*changes, *(a.error for a in answers[:1])))
+    assert SECRET not in repr((answers, changes))
     assert spending == Spending(calls=1, errors=1)
 
 
 def test_a_spent_budget_is_said_and_no_further_request_made() -> None:
-    async def work(summarizer: Summarizer) -> tuple[list[Answer], str, Spending, Need]:
+    async def work(summarizer: Summarizer) -> tuple[list[Answer], Spending, Need]:
         answers = [await summarizer.ask(an_ask(number)) for number in range(14)]
-        return answers, summarizer.stopped, summarizer.spending, summarizer.spent
+        return answers, summarizer.spending, summarizer.spent
 
     usage = {"prompt_tokens": 400, "completion_tokens": 100, "cost": 0.25}
     with MockServer([says(GOOD, usage=usage)], list_prices=True) as server:
-        answers, stopped, spending, spent = use(server, work, {"max_total_tokens": 7_000, "spent": Need(0.5, 1_000)})
+        answers, spending, spent = use(server, work, {"max_total_tokens": 7_000, "spent": Need(0.5, 1_000)})
         assert server.stats()["calls"] == 3, "1,000 before, and the fourth may take more than is left"
         assert [answer.calls for answer in answers] == [1, 1, 1, *[0] * 11]
         assert answers[-1].error.startswith("no summary was asked for: the next call does not fit into the budget: 2,500 of")
-        assert "2,500 of --max_total_tokens=7,000 spent" in stopped
         assert spending == Spending(3, 0, 1_200, 300, 0.75)
         assert spent == Need(1.25, 2_500)
         answers, *_ = use(server, work, {"max_cost": 0.55})

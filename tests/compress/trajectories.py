@@ -10,6 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from kiseki.trajectory.sharegpt import to_sharegpt
+from kiseki.trajectory.tokens import BUNDLED, open_counter
 from kiseki.trajectory.types import Message, ToolCall
 
 LayoutName = Literal["sharegpt", "messages"]
@@ -40,6 +41,23 @@ def make_row(
     if final:
         messages.append(Message("assistant", final))
     return _row(messages, layout) | columns
+
+
+class Counting:
+    """The bundled counter; it remembers what it was asked."""
+
+    def __init__(self) -> None:
+        counter = open_counter(BUNDLED)
+        self.name, self._count, self.count_chat = counter.name, counter.count, counter.count_chat
+        self.texts: list[str] = []
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))
+
+    def count(self, text: str) -> int:
+        self.texts.append(text)
+        return self._count(text)
 
 
 def shell(command: str, output: str, exit_code: int = 0) -> Step:

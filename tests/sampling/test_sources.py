@@ -73,6 +73,21 @@ def test_reading_goes_on_from_any_position(tmp_path: Path, kind: str) -> None:
     assert seen == list(range(120))
 
 
+@pytest.mark.parametrize("prefix", ["hf://", "hf://datasets/", "https://huggingface.co/datasets/", "https://hf.co/datasets/"])
+def test_addresses_of_the_hub(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def found(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return ("c", "s") if len(arguments) == 3 else "sha"
+
+    for name in ("commit_of", "find_parts", "open_stream"):
+        monkeypatch.setattr(sources, name, found)
+    source = find_source(f"{prefix}org/x:c:s@v1", quiet)
+    assert source == Source(f"{prefix}org/x:c:s@v1", "hub", "org/x", "c", "s", version="sha")
+    assert asked[:2] == [("org/x", "v1"), ("org/x", ["c", "s"], "sha")]
+
+
 def test_large_rows_make_small_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "CHUNK_BYTES", 500)
     path = write_rows(tmp_path / "a.jsonl", [{"text": "x" * 200}] * 7)
@@ -97,8 +112,23 @@ def test_a_single_part_is_a_split_or_a_configuration(tmp_path: Path) -> None:
     for parts, first in ((":one", 0), (":two", 1), (":two:best", 2), (":one:train", 0)):
         source = find_source(f"{tmp_path}{parts}", quiet)
         assert read(source) == [first], parts
-    with pytest.raises(DatasetError, match="Config name is missing"):
-        find_source(f"{tmp_path}:train", quiet)
+    for parts, says in (
+        ("", "has the configurations one, two: say which, as .*:one$"),
+        (":train", "'train' is no configuration; for a split say which of one, two it is of, as .*:one:train$"),
+        (":two:nope", r"'nope' is no split \(train, best\)"),
+        (":three:train", "has no configuration 'three', only one, two"),
+    ):
+        with pytest.raises(DatasetError, match=says):
+            find_source(f"{tmp_path}{parts}", quiet)
+
+
+def test_a_configuration_may_be_called_as_splits_are(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(CARD.replace("config_name: two", "config_name: dev_set\n  default: true"))
+    for number, name in enumerate(("one", "two", "best")):
+        write_table(tmp_path / f"{name}.parquet", pa.Table.from_pylist([row(number)]))
+    assert [read(find_source(f"{tmp_path}{parts}", quiet)) for parts in (":dev_set", ":best", ":train")] == [[1], [2], [1]]
+    with pytest.raises(DatasetError, match=r"'test' is neither a configuration \(one, dev_set\) nor a split \(train, best\)"):
+        find_source(f"{tmp_path}:test", quiet)
 
 
 def test_the_split_that_is_not_said(tmp_path: Path) -> None:
@@ -109,7 +139,7 @@ def test_the_split_that_is_not_said(tmp_path: Path) -> None:
         find_source(str(only), quiet)
     shards(only, 2)
     assert len(read(find_source(str(only), quiet))) == 80
-    with pytest.raises(DatasetError, match="Bad split: nope"):
+    with pytest.raises(DatasetError, match=r"'nope' is neither a configuration \(default\) nor a split \(train, "):
         find_source(f"{only}:nope", quiet)
 
 
@@ -137,6 +167,118 @@ def test_entries_that_stand_for_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
+def test_files_in_a_folder_have_splits_where_their_names_say_so(tmp_path: Path) -> None:
+    for number, name in enumerate(("train-00000.jsonl", "train-00001.jsonl.gz", "test.jsonl", "my_dev.jsonl")):
+        write_rows(tmp_path / name, [row(number)])
+    assert [read(find_source(f"{tmp_path}{split}", quiet)) for split in ("", ":train", ":test", ":validation")] == [
+        *([[0, 1]] * 2),
+        [2],
+        [3],
+    ]
+    with pytest.raises(DatasetError, match=r"'best' is neither a configuration \(default\) nor a split"):
+        find_source(f"{tmp_path}:best", quiet)
+    write_rows(tmp_path / "latest_evaluations.jsonl", [row(9)])  # "test" and "eval" are only part of a word
+    warned: list[str] = []
+    assert read(find_source(str(tmp_path), warned.append)) == [0, 1]
+    assert warned == [f"{tmp_path}: the split train is read; no split's are, by their names, latest_evaluations.jsonl"]
+    for name in ("train-00000.jsonl", "train-00001.jsonl.gz"):
+        (tmp_path / name).unlink()
+    with pytest.raises(DatasetError, match=r"has the splits validation, test: say which, as .*:validation"):
+        find_source(str(tmp_path), quiet)
+    for name in ("test.jsonl", "my_dev.jsonl"):
+        (tmp_path / name).unlink()
+    assert read(find_source(str(tmp_path), quiet)) == [9]
+
+
+def test_a_folder_with_configurations_is_read_by_them(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(CARD.replace("one.parquet", "some.jsonl"))
+    for number, name in enumerate(("some.jsonl", "other.jsonl")):
+        write_rows(tmp_path / name, [row(number)])
+    assert read(find_source(f"{tmp_path}:one", quiet)) == [0]
+
+
+def test_what_the_job_writes_is_never_read(tmp_path: Path) -> None:
+    raw, result = tmp_path / "x_raw", tmp_path / "x.jsonl"
+    raw.mkdir()
+    for number, name in enumerate(("a.jsonl", "x.jsonl", "a_rejects.jsonl", ".hidden.jsonl", "x_raw/sample.jsonl")):
+        write_rows(tmp_path / name, [row(number)])
+    (tmp_path / "link.jsonl").symlink_to(result)
+    (tmp_path / "hard.jsonl").hardlink_to(result)
+    assert read(find_source(str(tmp_path), quiet, (raw, result))) == [0]
+    for given in (raw, result, raw / "sample.jsonl", tmp_path / "hard.jsonl", f"{raw}:train"):
+        with pytest.raises(UsageError, match=r"is what this command writes; choose another --output_name or --output_dir"):
+            find_source(str(given), quiet, (raw, result))
+    served = shards(tmp_path / "served", 1)
+    with pytest.raises(UsageError, match=r"this command would write into .*served, which it reads as a whole"):
+        find_source(str(served), quiet, (served / "x_raw", served / "x.jsonl"))
+
+
+MIXED: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, {"role": "assistant", "content": "1", "n": 1.5}]},
+    {"messages": [{"role": "tool", "content": '{"a": 1}', "name": "x"}]},
+    {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "a", "arguments": {"b": 1}}}]}]},
+    {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "a", "arguments": {"c": [2]}}}]}]},
+]
+
+
+def given_fields(value: Any) -> Any:
+    """Without what is null: a table has every column in every row."""
+    if isinstance(value, dict):
+        return {name: given_fields(each) for name, each in value.items() if each is not None}
+    return [given_fields(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_what_has_no_single_type_comes_as_it_is(tmp_path: Path, kind: str) -> None:
+    """The library stores whole turns, contents and arguments as JSON text then."""
+    for name, rows in {
+        "turns": MIXED,
+        "contents": [{"messages": [{"role": "user", "content": each}]} for each in ("1", [])],
+    }.items():
+        data = tmp_path / name / "data"
+        data.mkdir(parents=True)
+        if kind == "jsonl":
+            write_rows(data / "train.jsonl", rows)
+        else:
+            import datasets
+
+            datasets.Dataset.from_list(rows, on_mixed_types="use_json").to_parquet(data / "train.parquet")
+        source = find_source(str(tmp_path / name), quiet)
+        assert source.kind == "folder"
+        texts = [text for chunk in read_chunks(source, None, 9, quiet) for text in chunk.rows]
+        assert [given_fields(json.loads(text)) for text in texts] == [given_fields(each) for each in rows]
+
+
+def test_images_stay_as_they_are_stored(tmp_path: Path) -> None:
+    kind = {"info": {"features": {"image": {"_type": "Image"}, "id": {"dtype": "int64", "_type": "Value"}}}}
+    table = pa.table({"image": [{"bytes": b"no image", "path": "a.png"}], "id": [5]})
+    (tmp_path / "data").mkdir()
+    write_table(tmp_path / "data" / "train.parquet", table.replace_schema_metadata({"huggingface": json.dumps(kind)}))
+    assert read(find_source(str(tmp_path), quiet)) == [5]
+
+
+def test_a_bad_row_that_only_the_library_sees_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        write_rows(tmp_path / "data" / f"train-{number}.jsonl", map(row, range(number * 5, number * 5 + 5)))
+    with (tmp_path / "data" / "train-1.jsonl").open("a") as file:
+        file.write('{"torn": \n')
+    source = find_source(str(tmp_path), quiet)
+    seen: list[int] = []
+    with pytest.raises(DatasetError) as error:
+        for chunk in read_chunks(source, None, 3, quiet):
+            seen += ids(chunk)
+    assert seen == list(range(5))
+    for part in (
+        f"cannot read the dataset {tmp_path}, train-1.jsonl, after row 5: ArrowInvalid: ",
+        "name the file itself",
+        "leave",
+    ):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value) and capfd.readouterr() == ("", "")
+    assert read(find_source(str(tmp_path / "data" / "train-0.jsonl"), quiet)) == seen
+
+
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match=r"pip install 'kiseki\[hf\]'"):
@@ -149,7 +291,7 @@ class Breaking:
     """The library's stream, torn after so many rows each time that it is opened."""
 
     def __init__(self, stream: Any, rows: int, error: Exception) -> None:
-        self._stream, self._rows, self._error = stream, rows, error
+        self._stream, self._rows, self._error, self.features = stream, rows, error, stream.features
         self.load_state_dict, self.state_dict = stream.load_state_dict, stream.state_dict
 
     def __iter__(self) -> Any:

@@ -33,9 +33,9 @@ from kiseki.models.spending import open_admission
 from kiseki.sandboxes.factory import HAS_IMAGES
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.tools.running import end_others
+from kiseki.trajectory.replacing import replacing
 from kiseki.views.bar import counting_bar
 from kiseki.views.build import Views, ViewSettings, mark_behind, save_view_settings
-from kiseki.views.files import replacing
 from kiseki.views.finish import finish_views
 from kiseki.views.report import print_report
 from kiseki.views.statistics import Statistics

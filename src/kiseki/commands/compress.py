@@ -77,7 +77,7 @@ def build_parser(prog: str = "kiseki compress") -> Parser:
 
 def main(argv: Sequence[str], prog: str = "kiseki compress") -> int:
     flags = build_parser(prog).parse(argv)
-    if flags.input is None:
+    if not flags.input:
         raise UsageError(f"missing --input; {prog} --help shows an example")
     return _run(flags)
 

@@ -34,11 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand in `argv` (default: the process's) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     resumes = {"batch": " with --resume", "compress": "", "sample": ""}  # the others have nothing to go on with
-    saved = "".join(
-        f"; what was done before is saved, the same command{how} goes on"
-        for how in map(resumes.get, arguments[:1])
-        if how is not None
-    )
+    looks = any(argument.startswith(("--show", "--dry")) for argument in arguments)
+    how = None if looks else resumes.get("".join(arguments[:1]))
+    saved = "" if how is None else f"; what was done before is saved, the same command{how} goes on"
     open_missing_streams()
     _stop_in_order()
     try:

@@ -17,8 +17,9 @@ from kiseki.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kiseki.sampling.draw import SampleJob
-    from kiseki.sampling.folder import Part, Tally
+    from kiseki.compress.config import CompressionConfig
+    from kiseki.sampling.folder import Part, Saved, Tally
+    from kiseki.sampling.job import SampleJob
 
 DATASETS = (
     "NousResearch/swe-terminus-agent-glm-kimi-minimax",
@@ -34,7 +35,7 @@ EPILOG = """\
 examples:
   kiseki sample --total_samples=500 --strategy=ladder
   kiseki sample --datasets=org/one,org/two:train,more.jsonl --output_name=mixed --min_tokens=20000 --config=compression.yaml
-  kiseki sample --output_name=mixed --datasets=org/one,org/two:train,more.jsonl --min_tokens=20000 --skip_download
+  kiseki sample --output_name=mixed --skip_download --strategy=ladder
 
 The same command goes on where it was interrupted. The raw sample stays in data/OUTPUT_NAME_raw/.
 
@@ -58,13 +59,13 @@ def build_parser(prog: str = "kiseki sample") -> Parser:
         " .jsonl.zst, .parquet) (default: five agent datasets of NousResearch)"
     )
     flag(draw, "datasets", names, words)
-    flag(draw, "total_samples", at_least(1), "trajectories in all; each dataset gives an equal share if it can", 2500)
-    flag(draw, "min_tokens", at_least(0), "leave shorter ones out", 16_000)
-    flag(draw, "seed", int, "of the draw: the same seed takes the same rows", 42)
+    flag(draw, "total_samples", at_least(1), "trajectories in all; each dataset gives an equal share if it can (default: 2500)")
+    flag(draw, "min_tokens", at_least(0), "leave shorter ones out (default: 16000)")
+    flag(draw, "seed", int, "of the draw: the same seed takes the same rows (default: 42)")
     files = parser.add_argument_group("files")
     flag(files, "output_name", _name, "the result is data/OUTPUT_NAME.jsonl", "compressed_agentic")
     flag(files, "output_dir", str, "folder of the result", "data")
-    switch(files, "skip_download", "compress the finished raw sample that is there")
+    switch(files, "skip_download", "compress the finished raw sample that is there; flags of the sample only have to fit it")
     how = parser.add_argument_group("compression (kiseki compress --help explains it)")
     flag(how, "config", str, "YAML with its settings")
     flag(how, "strategy", one_of("summary", "ladder", "segment"), "summary, ladder or segment (default: summary)")
@@ -86,9 +87,10 @@ def _run(flags: argparse.Namespace) -> int:
     from kiseki.compress.config import read_config
     from kiseki.compress.job.job import CompressionJob
     from kiseki.compress.job.run import run_compression
-    from kiseki.compress.summarizer import check_summarizer
-    from kiseki.sampling.draw import SampleJob, draw_sample
+    from kiseki.sampling.draw import draw_sample
     from kiseki.sampling.folder import SAMPLE
+    from kiseki.sampling.job import SampleJob
+    from kiseki.sampling.result import check_result, files_of
 
     if flags.datasets == ():
         raise UsageError("--datasets names none")
@@ -99,25 +101,60 @@ def _run(flags: argparse.Namespace) -> int:
         tokenizer=flags.tokenizer,
     )
     folder = Path(flags.output_dir) / f"{flags.output_name}_raw"
-    job = SampleJob(
-        flags.datasets or DATASETS,
-        folder,
-        total_samples=flags.total_samples,
-        seed=flags.seed,
-        min_tokens=flags.min_tokens,
-        batch_size=flags.batch_size,
-        num_proc=flags.num_proc,
-        skip_download=flags.skip_download,
-    )
-    if config.strategy == "summary" and job.min_tokens > config.target_max_tokens:  # every row will need one
-        check_summarizer(config, os.environ)
+    result = Path(flags.output_dir) / f"{flags.output_name}.jsonl"
+    check_result(result, folder, config.metrics_file)
     console = make_console()
-    with _progress(console, job) as (watch, note):
-        parts = draw_sample(job, config, watch, note)
-    _print_parts(console, job, parts)
+    if flags.skip_download:
+        saved = _finished(flags, config, folder, console)
+        parts, total, least = saved.parts, saved.settings["total_samples"], saved.settings["min_tokens"]
+    else:
+        given = {name: value for name in ("total_samples", "seed", "min_tokens") if (value := getattr(flags, name)) is not None}
+        job = SampleJob(
+            flags.datasets or DATASETS,
+            folder,
+            files_of(result, config.metrics_file),
+            batch_size=flags.batch_size,
+            num_proc=flags.num_proc,
+            **given,
+        )
+        _check_summarizer(config, job.min_tokens)
+        with _progress(console, job) as (watch, note):
+            parts = draw_sample(job, config, watch, note)
+        total, least = job.total_samples, job.min_tokens
+    _print_parts(console, total, least, parts)
     console.print(Text(f"raw sample: {folder / SAMPLE}"), soft_wrap=True)
-    output = Path(flags.output_dir) / f"{flags.output_name}.jsonl"
-    return run_compression(CompressionJob(folder / SAMPLE, output), config, console)
+    return run_compression(CompressionJob(folder / SAMPLE, result), config, console)
+
+
+def _finished(flags: argparse.Namespace, config: CompressionConfig, folder: Path, console: Console) -> Saved:
+    """The raw sample that is there, made as those flags say that were given."""
+    from kiseki.sampling.resume import find_finished, tokenizer_settings
+    from kiseki.trajectory.tokens import find_tokenizer
+
+    asked: dict[str, object] = {"datasets": list(flags.datasets)} if flags.datasets else {}
+    asked |= {name: value for name in ("total_samples", "min_tokens") if (value := getattr(flags, name)) is not None}
+    asked |= {"seed": str(flags.seed)} if flags.seed is not None else {}
+    if flags.tokenizer:
+        trust = config.trust_remote_code
+        found = find_tokenizer(flags.tokenizer, trust_remote_code=trust, warn=lambda words: _note(console, words))
+        asked |= tokenizer_settings(found)
+    saved = find_finished(folder, asked)
+    _check_summarizer(config, saved.settings["min_tokens"])
+    return saved
+
+
+def _check_summarizer(config: CompressionConfig, min_tokens: int) -> None:
+    """Where every row will need a summary: what would keep it from having one is said now."""
+    from kiseki.compress.summarizer import check_summarizer
+
+    if config.strategy == "summary" and min_tokens > config.target_max_tokens:
+        check_summarizer(config, os.environ)
+
+
+def _note(console: Console, words: str) -> None:
+    from rich.text import Text
+
+    console.print(Text(words), style="yellow", soft_wrap=True)
 
 
 @contextmanager
@@ -145,34 +182,31 @@ def _progress(console: Console, job: SampleJob) -> Iterator[tuple[Callable[[int,
             due = time.monotonic() + PLAIN_SECONDS
             console.print(Text(f"{job.datasets[at]}: {words}"), soft_wrap=True)
 
-    def note(words: str) -> None:
-        console.print(Text(words), style="yellow", soft_wrap=True)
-
     try:
-        yield watch, note
+        yield watch, lambda words: _note(console, words)
     finally:
         bar.stop()
 
 
-def _print_parts(console: Console, job: SampleJob, parts: Sequence[Part]) -> None:
+def _print_parts(console: Console, total: int, least: int, parts: Sequence[Part]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title="the sample, in rows", box=box.SIMPLE, title_justify="left")
-    for column in ("dataset", "read", "no trajectory", "too short", "duplicate", "not drawn", "taken"):
-        table.add_column(column, justify="left" if column == "dataset" else "right")
+    for column in ("dataset", "read", "no trajectory", "too short, of those looked at", "duplicate", "not drawn", "taken"):
+        table.add_column(column, justify="left" if column == "dataset" else "right", overflow="fold")
     for part in parts:
         tally = part.tally
         not_drawn = tally.rows - tally.bad - tally.short - tally.duplicates - tally.taken
         counts = (tally.rows, tally.bad, tally.short, tally.duplicates, not_drawn, tally.taken)
-        table.add_row(part.source.given, *(f"{each:,}" for each in counts))
+        table.add_row(Text(part.source.given), *(f"{each:,}" for each in counts))
     console.print(table)
     for part in parts:
         if part.tally.problem:
             words = f"{part.source.given}: {part.tally.bad:,} rows are no trajectories; the first is {part.tally.problem}"
-            console.print(Text(words), style="yellow", soft_wrap=True)
+            _note(console, words)
     taken = sum(part.tally.taken for part in parts)
-    if taken < job.total_samples:
-        words = f"the datasets have only {taken:,} of the {job.total_samples:,} trajectories asked for"
-        console.print(Text(f"{words} that are at least {job.min_tokens:,} tokens long"), style="yellow", soft_wrap=True)
+    if taken < total:
+        words = f"the datasets have only {taken:,} of the {total:,} trajectories asked for"
+        _note(console, f"{words} that are at least {least:,} tokens long")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.compress.config import CompressionConfig
+from kiseki.compress.config import CompressionConfig, digest_of
 from kiseki.compress.draft import Draft
 from kiseki.compress.ladder.ladder import clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
@@ -53,6 +53,7 @@ class Compressor:
         self.config = config
         self.counter = counter
         self._target = config.target_max_tokens
+        self._settings = digest_of(config)
         self._by_template = config.count == "chat_template"
         self.counted_by = counter.name + (" with its chat template" if self._by_template else "")
 
@@ -67,6 +68,8 @@ class Compressor:
         if self._was_done(row):
             over = row.total > self._target
             metrics = self._metrics(row, before, row.total, skipped_under_target=not over)
+            if self.config.mark_summary:  # it may have been compressed without
+                text = write_row(trajectory, [_flagged(turn) for turn in trajectory.turns], {})
             return Done((text.strip(),), (metrics,), (before.of_role("gpt"),) * 2)
         try:
             if row.total > self._target:
@@ -142,17 +145,26 @@ class Compressor:
         return self._changed(row, draft, after, compression_region=steps.region, **steps.counts())
 
     def _segments(self, row: _Row) -> Done:
-        pieces = split(row.before, self.config, self._target - max(row.total - row.before.total, 0))
-        if len(pieces) == 1 and pieces[0].total >= row.before.total:
-            return self._unchanged(row, error="it cannot be split: after the prompt there is only one unit")
-        done = [
-            self._changed(row, piece, self._total(row.trajectory, piece), segment_index=number, segment_count=len(pieces))
-            for number, piece in enumerate(pieces)
+        whole = row.before.copy()
+        self._add_notice(whole)
+        segments = split(whole, self.config, self._target - max(row.total - row.before.total, 0))
+        if max((each.draft.total for each in segments), default=row.before.total) >= row.before.total:
+            return self._unchanged(row, error="it cannot be split: nearly all of it is the prompt and one unit")
+        metrics = [
+            msgspec.structs.replace(
+                self._metrics(row, each.draft, self._total(row.trajectory, each.draft), **each.steps.counts()),
+                tokens_saved=each.left_out,
+                turns_removed=0,  # what one segment lacks, another has
+                was_compressed=True,
+                segment_index=number,
+                segment_count=len(segments),
+            )
+            for number, each in enumerate(segments)
         ]
         return Done(
-            tuple(each.rows[0] for each in done),
-            tuple(each.metrics[0] for each in done),
-            (row.before.of_role("gpt"), sum(each.assistant_tokens[1] for each in done)),
+            tuple(self._row_text(row, each.draft, made) for each, made in zip(segments, metrics, strict=True)),
+            tuple(metrics),
+            (row.before.of_role("gpt"), sum(each.draft.of_role("gpt") for each in segments)),
         )
 
     # ---- counting ---------------------------------------------------------------------------------------------------------
@@ -185,12 +197,8 @@ class Compressor:
             before = msgspec.json.decode(raw, type=Metrics)
         except msgspec.DecodeError:
             return False
-        same = (self.config.strategy, self._target, self.counted_by) == (
-            before.strategy,
-            before.target_max_tokens,
-            before.tokenizer,
-        )
-        return (same and not before.error) or (before.was_compressed and row.total <= self._target)
+        same = before.settings == self._settings and not before.error
+        return same or (before.was_compressed and row.total <= self._target)
 
     def _unchanged(self, row: _Row, *, error: str = "", **more: int) -> Done:
         skipped = row.total <= self._target and not error
@@ -216,14 +224,18 @@ class Compressor:
             strategy=self.config.strategy,
             target_max_tokens=self._target,
             tokenizer=self.counted_by,
+            settings=self._settings,
             **more,
         )
 
     def _write(self, row: _Row, draft: Draft, metrics: Metrics) -> Done:
+        assistant_tokens = (row.before.of_role("gpt"), draft.of_role("gpt"))
+        return Done((self._row_text(row, draft, metrics),), (metrics,), assistant_tokens)
+
+    def _row_text(self, row: _Row, draft: Draft, metrics: Metrics) -> bytes:
         turns = [_flagged(turn) for turn in draft.turns] if self.config.mark_summary else draft.turns
         more = {METRICS_COLUMN: metrics} if self.config.metrics_per_trajectory else {}
-        rows = (write_row(row.trajectory, turns, more),)
-        return Done(rows, (metrics,), (row.before.of_role("gpt"), draft.of_role("gpt")))
+        return write_row(row.trajectory, turns, more)
 
 
 def _tools(column: msgspec.Raw | None) -> list[Any] | None:

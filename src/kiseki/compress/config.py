@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -89,6 +91,10 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name}: {getattr(self, name)!r} is none of {', '.join(get_args(choices))}")
         if self.api_key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.api_key_env):  # not shown: it may be the key itself
             raise UsageError("api_key_env: it must be the name of an environment variable, as OPENROUTER_API_KEY, not the key")
+        for name in ("output_suffix", "metrics_file"):
+            value = getattr(self, name)
+            if "/" in value or "\0" in value or value in (".", "..") or (name == "output_suffix" and not value):
+                raise UsageError(f"{name}: {value!r} is not a {'part of a ' if name == 'output_suffix' else ''}file's name")
         for name, least in (
             ("target_max_tokens", 1),
             ("summary_target_tokens", 1),
@@ -100,8 +106,22 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("retry_delay", 0),
             ("per_trajectory_timeout", 0.001),
         ):
-            if not getattr(self, name) >= least:
-                raise UsageError(f"{name}: {getattr(self, name)!r} is below {least:g}")
+            if not least <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name}: {getattr(self, name)!r} is not a number from {least:g} on")
+
+
+DECIDING = (
+    *("strategy", "target_max_tokens", "summary_target_tokens", "summary_placement", "mark_summary", "skip_under_target"),
+    *("tokenizer", "count", "first_system", "first_human", "first_gpt", "first_tool", "last_n_turns"),
+    *("add_summary_notice", "summary_notice_text"),
+)
+"""Settings that decide what comes of a row, but for what a model writes."""
+
+
+def digest_of(config: CompressionConfig) -> str:
+    """Of the settings that decide what comes of a row."""
+    values = [getattr(config, name) for name in DECIDING]
+    return hashlib.blake2b(msgspec.json.encode(values), digest_size=4).hexdigest()
 
 
 # section → key in the file → field; a key that is not here is an error

@@ -25,6 +25,12 @@ class Draft:
         copied.layout, copied.counter, copied.total = self.layout, self.counter, self.total
         return copied
 
+    def take(self, other: Draft, start: int, end: int) -> None:
+        """Append the turns from `start` to `end` of another draft; nothing is counted again."""
+        self.turns += other.turns[start:end]
+        self.tokens += other.tokens[start:end]
+        self.total += sum(other.tokens[start:end])
+
     def of_role(self, role: Role) -> int:
         """Tokens of all turns of that role."""
         return sum(tokens for turn, tokens in zip(self.turns, self.tokens, strict=True) if turn.role == role)

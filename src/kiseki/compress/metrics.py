@@ -20,6 +20,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     original_tokens: int
     compressed_tokens: int
     tokens_saved: int = 0
+    """Of a segment: what was left out of its outputs. What other segments have is not saved, and `turns_removed` is 0."""
     compression_ratio: float = 1.0
     """`compressed_tokens / original_tokens`."""
     original_turns: int
@@ -35,6 +36,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     target_max_tokens: int
     tokenizer: str
     """What counted, as `bundled (o200k_base)`."""
+    settings: str
+    """Digest of all settings that decide what comes out."""
     observations_cleaned: int = 0
     observations_repeated: int = 0
     """Repeated observations and superseded file views that became a pointer."""

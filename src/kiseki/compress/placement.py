@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kiseki.compress.config import Placement
 from kiseki.compress.draft import Draft
-from kiseki.compress.turns import is_summary
+from kiseki.compress.turns import SUMMARY_MARK
 
 
 def place(draft: Draft, start: int, end: int, text: str, placement: Placement) -> int:
@@ -13,14 +13,15 @@ def place(draft: Draft, start: int, end: int, text: str, placement: Placement) -
 
     An earlier summary, and the output that an agent without tool calls got as a human turn, take it in: two human turns in a row
     are what many loaders refuse. Where the tool turn or the first human turn that it should go into is not there, it gets a turn
-    of its own.
+    of its own. In another turn it has no blank lines: its end is known by that (`is_summary`).
     """
     at = _host(draft, start, placement)
     if at is None:
         draft.splice(start, end, [draft.layout.human(text)])
         return start
     draft.splice(start, end, [])
-    draft.splice(at, at + 1, [draft.layout.append(draft.turns[at], text)])
+    paragraph = "\n".join(line for line in text.split("\n") if line.strip())
+    draft.splice(at, at + 1, [draft.layout.append(draft.turns[at], paragraph)])
     return at
 
 
@@ -32,7 +33,7 @@ def _host(draft: Draft, start: int, placement: Placement) -> int | None:
     if before < 0:
         return None
     turn = draft.turns[before]
-    in_human_turn = draft.layout.human("").data.keys() <= turn.data.keys() and draft.layout.message(turn)["role"] == "user"
-    if (placement == "tool" or in_human_turn) and turn.role == "tool":
-        return before
-    return before if is_summary(turn) else None
+    if turn.role == "tool":
+        in_human_turn = draft.layout.human("").data.keys() <= turn.data.keys() and draft.layout.message(turn)["role"] == "user"
+        return before if placement == "tool" or in_human_turn else None
+    return before if turn.role == "human" and turn.text.startswith(SUMMARY_MARK) else None

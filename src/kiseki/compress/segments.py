@@ -7,12 +7,16 @@ only in a unit that alone is larger than a segment.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import msgspec
+
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
-from kiseki.compress.ladder.digest import digest_text
-from kiseki.compress.ladder.ladder import shrink
+from kiseki.compress.ladder.digest import Digest
+from kiseki.compress.ladder.ladder import Ladder, shrink
 from kiseki.compress.regions import Unit, units_of
-from kiseki.compress.turns import Turn
 
 DIGEST_SHARE = 2
 """A digest takes at most one part in so many of a segment: the rest is for its turns."""
@@ -20,58 +24,93 @@ LEAST_DIGEST = 40
 """Tokens with which a digest can say something."""
 
 
-def split(draft: Draft, config: CompressionConfig, budget: int) -> list[Draft]:
-    """The segments, in order; one where everything after the prompt is one unit. `budget`: tokens of a segment's text."""
+class Segment(msgspec.Struct, frozen=True):
+    """One of them."""
+
+    draft: Draft
+    left_out: int = 0
+    """Tokens of outputs that it lacks."""
+    steps: Ladder = Ladder()
+    """How they were left out."""
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """The trajectory that is split."""
+
+    draft: Draft
+    first: int
+    """The first turn after the prompt."""
+    units: Sequence[Unit]
+    """Those after the prompt."""
+    told: Sequence[Unit]
+    """Those that digests tell of, the prompt's too."""
+    digest: Digest
+    """One for all segments: each tells a little more than the one before."""
+
+
+def split(draft: Draft, config: CompressionConfig, budget: int) -> list[Segment]:
+    """The segments, in order: one where everything after the prompt is one unit, none where nothing is. `budget`: tokens of a
+    segment's text."""
     turns = draft.turns
     first = next((at for at, turn in enumerate(turns) if turn.role in ("gpt", "tool")), len(turns))
-    units = [unit for unit in units_of(turns) if unit.start >= first]
-    segments: list[Draft] = []
+    units = units_of(turns)
+    told = [unit for unit in units if turns[unit.start].role != "system"]
+    digest = Digest(turns, draft.layout, draft.counter)
+    whole = _Whole(draft, first, [unit for unit in units if unit.start >= first], told, digest)
+    segments: list[Segment] = []
     at = 0
-    while at < len(units):
-        piece, end = _segment(draft, units, at, first, budget, config.summary_target_tokens)
-        if piece.total > budget and at > 0:
-            piece, end = _segment(draft, units, at, first, budget, 0)
-        segments.append(piece)
+    while at < len(whole.units):
+        segment, end = _segment(whole, at, budget, config.summary_target_tokens)
+        if segment.draft.total > budget and at > 0:
+            segment, end = _segment(whole, at, budget, 0)
+        segments.append(segment)
         at = end
-    return segments or [draft]
+    return segments
 
 
-def _segment(draft: Draft, units: list[Unit], at: int, first: int, budget: int, digest_tokens: int) -> tuple[Draft, int]:
+def _segment(whole: _Whole, at: int, budget: int, digest_tokens: int) -> tuple[Segment, int]:
     """The segment from unit `at` on, and the first unit after it."""
-    turns, count = draft.turns, draft.counter.count
-    head, start = _head(draft, units, at, first, budget, digest_tokens)
-    used = sum(count(turn.text) for turn in head)
+    units, tokens = whole.units, whole.draft.tokens
+    piece, start = _head(whole, at, budget, digest_tokens)
+    head, used = len(piece.turns), piece.total
     end = start
-    while end < len(units) and used + _tokens(draft, units[end]) <= budget:
-        used += _tokens(draft, units[end])
+    while end < len(units) and (used := used + sum(tokens[units[end].start : units[end].end])) <= budget:
         end += 1
-    while end < len(units) and end - 1 > start and turns[units[end - 1].start].role == "human":
+    while end < len(units) and end - 1 > start and whole.draft.turns[units[end - 1].start].role == "human":
         end -= 1  # the question begins the next segment
     end = max(end, min(start + 1, len(units)))
-    body = [turn for unit in units[start:end] for turn in turns[unit.start : unit.end]]
-    piece = Draft([*head, *body], draft.layout, draft.counter)
-    if piece.total > budget:
-        shrink(piece, range(len(head), len(piece.turns)), budget)
-    return piece, end
+    for unit in units[start:end]:
+        piece.take(whole.draft, unit.start, unit.end)
+    if piece.total <= budget:
+        return Segment(piece), end
+    total = piece.total
+    steps = shrink(piece, range(head, len(piece.turns)), budget)
+    return Segment(piece, total - piece.total, steps), end
 
 
-def _head(draft: Draft, units: list[Unit], at: int, first: int, budget: int, digest_tokens: int) -> tuple[list[Turn], int]:
+def _head(whole: _Whole, at: int, budget: int, digest_tokens: int) -> tuple[Draft, int]:
     """What a segment begins with, and its first unit after that."""
-    prompt = list(draft.turns[:first])
+    draft, turns = whole.draft, whole.draft.turns
+    head = Draft((), draft.layout, draft.counter)
     if at == 0:
-        return prompt, 0
-    systems = [turn for turn in prompt if turn.role == "system"]
-    question = draft.turns[units[at].start]
-    asks = question.role == "human"  # it takes the place of the first human turn, which the digest then tells of
-    humans = [question] if asks else [turn for turn in prompt if turn.role != "system"]
-    past = draft.turns[0 if asks else first : units[at].start]
-    spent = sum(draft.counter.count(turn.text) for turn in (*systems, *humans))
-    room = min(digest_tokens, (budget - spent) // DIGEST_SHARE)
-    if humans and room >= LEAST_DIGEST:
-        told = [turn for turn in past if turn.role != "system"]
-        humans[0] = draft.layout.append(humans[0], digest_text(told, draft.layout, draft.counter, room))
-    return [*systems, *humans], at + asks
+        head.take(draft, 0, whole.first)
+        return head, 0
+    start = whole.units[at].start
+    asks = turns[start].role == "human"  # it takes the place of the first human turn, which the digest then tells of
+    systems = [place for place in range(whole.first) if turns[place].role == "system"]
+    humans = [start] if asks else [place for place in range(whole.first) if turns[place].role != "system"]
+    for place in (*systems, *humans):
+        head.take(draft, place, place + 1)
+    past = _between(whole.told, 0 if asks else whole.first, start)
+    room = min(digest_tokens, (budget - head.total) // DIGEST_SHARE)
+    if humans and past and room >= LEAST_DIGEST:
+        host = len(systems)
+        text = whole.digest.text(past, room)
+        head.splice(host, host + 1, [draft.layout.append(head.turns[host], text)])
+    return head, at + asks
 
 
-def _tokens(draft: Draft, unit: Unit) -> int:
-    return sum(draft.tokens[unit.start : unit.end])
+def _between(units: Sequence[Unit], start: int, end: int) -> Sequence[Unit]:
+    """The units among the turns from `start` to `end`."""
+    first, after = (bisect_left(units, place, key=lambda unit: unit.start) for place in (start, end))
+    return units[first:after]

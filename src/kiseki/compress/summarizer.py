@@ -7,15 +7,16 @@ outages and watches the budget. What is decided here is only what a usable summa
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.summary import Answer, Ask, read_summary, shorter_request, tokens_wanted
+from kiseki.compress.summary import Answer, Ask, Spending, read_summary, shorter_request, tokens_wanted
 from kiseki.errors import NotAdmitted, ProviderError, UsageError
 from kiseki.models.admission import Admission, LocalDoor
 from kiseki.models.base import ChatModel, ChatRequest
@@ -44,18 +45,6 @@ WITHOUT_MODEL = "--strategy=ladder needs no model"
 Count = Callable[[str], int]
 
 
-class Spending(msgspec.Struct, frozen=True):
-    """What this session's summaries took."""
-
-    calls: int = 0
-    errors: int = 0
-    """Calls that gave no usable summary."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float = 0.0
-    """US dollars: as the endpoint said, else by the price, else 0. Calls without a reply are not in it."""
-
-
 class Summarizer:
     """For any number of rows at once. Belongs to one event loop; `close` it there."""
 
@@ -68,12 +57,6 @@ class Summarizer:
         self._rng = random.Random()
         self._calls = self._errors = 0
         self._usage = Usage()
-
-    @property
-    def stopped(self) -> str:
-        """Why no further row needs to ask: the endpoint is of no use, or the budget is spent. "" as long as they may."""
-        budget = self._admission.budget
-        return self._admission.breaker.stopped or (f"{budget.words()} spent" if self._admission.budget_spent else "")
 
     @property
     def spending(self) -> Spending:
@@ -277,3 +260,17 @@ def _key(config: CompressionConfig, environ: Mapping[str, str]) -> str:
         raise UsageError(
             f"no API key for {host}: set {variables}, or name its variable with api_key_env. {WITHOUT_MODEL}"
         ) from None
+
+
+def ask_now(ask: Ask, config: CompressionConfig, count: Count, **limits: Any) -> Answer:
+    """One summary, also where an event loop is running already. `limits`: `max_cost`, `max_total_tokens`, `prices`."""
+
+    async def once() -> Answer:
+        summarizer = open_summarizer(config, os.environ, count, **limits)
+        try:
+            return await summarizer.ask(ask)
+        finally:
+            await summarizer.close()
+
+    with ThreadPoolExecutor(1) as thread:  # this one may have a loop
+        return thread.submit(asyncio.run, once()).result()

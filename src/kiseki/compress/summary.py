@@ -67,6 +67,18 @@ class Answer(msgspec.Struct, frozen=True):
     """Calls that gave no usable summary."""
 
 
+class Spending(msgspec.Struct, frozen=True):
+    """What this session's summaries took."""
+
+    calls: int = 0
+    errors: int = 0
+    """Calls that gave no usable summary."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    """US dollars: as the endpoint said, else by the price, else 0. Calls without a reply are not in it."""
+
+
 def tokens_wanted(room: int, config: CompressionConfig) -> int:
     """What the summariser is asked to stay within: the target, or the room where that is less and a summary can have so little.
 

@@ -7,10 +7,12 @@ the JSON text that they came as.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
+
+from kiseki.trajectory.row_files import decode_row, encode_row
 
 Role = Literal["system", "human", "gpt", "tool"]
 
@@ -69,9 +71,9 @@ class Layout(Protocol):
         """Of a tool turn, in order; at least one."""
         ...
 
-    def edit_leaves(self, turn: Turn, edit: Edit, which: int | None = None) -> Turn:
+    def edit_leaves(self, turn: Turn, edit: Edit, which: Collection[int] | None = None) -> Turn:
         """The tool turn with `edit` applied to every string inside its outputs (inside their JSON where they are JSON, so that it
-        stays valid), or only to those of output number `which`. The same object where nothing changes."""
+        stays valid), or only to those of the outputs with the numbers `which`. The same object where nothing changes."""
         ...
 
     def replace_outputs(self, turn: Turn, texts: Mapping[int, str]) -> Turn:
@@ -115,18 +117,20 @@ COLUMNS = ("conversations", "messages", "conversation", "trajectory")
 
 def read_trajectory(row: bytes) -> Trajectory:
     """One row's JSON text. Raises `ValueError` with the reason for one that is no trajectory."""
-    from kiseki.trajectory.row_files import decode_row
-
+    try:
+        row.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not valid UTF-8 (byte {error.start + 1} of the line)") from None
     try:
         columns = _decode_columns(row)
         column, listed, in_text = _conversation(columns)
         decoded = [(_decode_turn(raw), raw) for raw in listed]
         return _build(columns, column, in_text, decoded)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         value = decode_row(row)  # what strict readers refuse, as lone surrogates and NaN, is read and then written clean
         if not isinstance(value, dict):
             raise ValueError("the row is not a JSON object") from None
-        columns = {name: msgspec.Raw(encode_clean(each)) for name, each in value.items()}
+        columns = {name: msgspec.Raw(encode_row(each)) for name, each in value.items()}
         column, listed, in_text = _conversation(columns)
         return _build(columns, column, in_text, [(_decode_object(raw), raw) for raw in listed])
 
@@ -197,25 +201,9 @@ def turn_of(role: Role, text: str, data: dict[str, Any]) -> Turn:
 
 
 def is_summary(turn: Turn) -> bool:
-    """Whether a summary or digest was put there earlier: the turn is one, or has one as a paragraph after its outputs."""
+    """Whether a summary or digest was put there earlier: a human turn that begins with the mark, or a human or tool turn whose last
+    paragraph does, after its responses. One in the middle is only quoted."""
+    if turn.role == "human" and turn.text.startswith(SUMMARY_MARK):
+        return True
     own = turn.text.rpartition("</tool_response>")[2]
-    return turn.role != "gpt" and (own.startswith(SUMMARY_MARK) or f"\n\n{SUMMARY_MARK}" in own)
-
-
-def encode_clean(value: Any) -> bytes:
-    """JSON text that every parser takes: no NaN, no lone surrogates."""
-    return _encode(_clean(value))
-
-
-def _clean(value: Any) -> Any:
-    import math
-
-    from kiseki.trajectory.text import clean_text
-
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, dict):
-        return {clean_text(str(key)): _clean(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_clean(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return turn.role in ("human", "tool") and own.rpartition("\n\n")[2].startswith(SUMMARY_MARK)

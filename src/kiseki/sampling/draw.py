@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,40 +27,27 @@ from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.pool import open_pool
 from kiseki.compress.turns import read_trajectory
 from kiseki.errors import DatasetError, UsageError, WorkersFailed
-from kiseki.sampling.folder import SAMPLE, Part, Saved, Tally, clear, clear_reservoirs, differences, load, locked, save
-from kiseki.sampling.judging import Verdict, judge
+from kiseki.sampling.folder import SAMPLE, Part, Saved, Tally, clear_reservoirs, locked, part_path, save
+from kiseki.sampling.job import SampleJob
+from kiseki.sampling.judging import Verdict, count_row, judge
 from kiseki.sampling.one_schema import Schema
 from kiseki.sampling.reservoir import Reservoir
-from kiseki.sampling.sources import Chunk, find_source, read_chunks
+from kiseki.sampling.resume import Note, begin, settings_of
+from kiseki.sampling.sources import Chunk, read_chunks
 from kiseki.trajectory.row_writers import open_writer
 from kiseki.trajectory.tokens import find_tokenizer
 
 SAVE_SECONDS = 3.0
 """How much of a download a kill may take."""
+WRITTEN_AT_ONCE = 64
+"""Rows of the sample that are in memory at once."""
 SOURCE_COLUMN, TOKENS_COLUMN = "_source_dataset", "_original_tokens"
-
-
-class SampleJob(msgspec.Struct, frozen=True):
-    """What is drawn from where."""
-
-    datasets: tuple[str, ...]
-    """As `sources.py` reads them; of a conversation that several have, the first one's is taken."""
-    folder: Path
-    """Of the raw sample and of what is needed to go on with it."""
-    total_samples: int = 2500
-    seed: int = 42
-    min_tokens: int = 16_000
-    """Shorter trajectories are left out."""
-    batch_size: int = 100
-    """Rows that a process gets at once, and after which a download can go on."""
-    num_proc: int = 8
-    """Processes that count tokens; never more than there are cores."""
-    skip_download: bool = False
-    """Take the finished raw sample that is there, and do not look at the datasets."""
-
-
+OWN_COLUMNS = (SOURCE_COLUMN, TOKENS_COLUMN)
+DIED = (
+    "a process that counts tokens died (out of memory?); what was read is kept, the same command goes on from there"
+    " (a smaller --num_proc or --batch_size needs less memory)"
+)
 Watch = Callable[[int, Tally], None]
-Note = Callable[[str], None]
 
 
 def draw_sample(job: SampleJob, config: CompressionConfig, watch: Watch, note: Note) -> list[Part]:
@@ -74,16 +60,15 @@ def draw_sample(job: SampleJob, config: CompressionConfig, watch: Watch, note: N
     """
     if doubled := sorted({each for each in job.datasets if job.datasets.count(each) > 1}):
         raise UsageError(f"--datasets names {', '.join(doubled)} more than once")
-    tokenizer = find_tokenizer(config.tokenizer, trust_remote_code=config.trust_remote_code, warn=note)
-    settings = _settings(job, tokenizer.name)
-    if job.skip_download:
-        return _finished(job, settings).parts
+    tokenizer = find_tokenizer(
+        config.tokenizer, trust_remote_code=config.trust_remote_code, chat_template=config.count == "chat_template", warn=note
+    )
     job.folder.mkdir(parents=True, exist_ok=True)
     # before any thread is started, and before the lock, which its processes would hold too
     pool = open_pool(_workers(job), tokenizer, config)
     try:
         with locked(job.folder):
-            saved = _begin(job, settings, note)
+            saved = begin(job, settings_of(job, tokenizer), note)
             if not saved.complete:
                 _fill(job, saved, pool, watch, note)
             clear_reservoirs(job.folder)
@@ -108,51 +93,6 @@ def shares(available: list[int], total: int) -> list[int]:
     return given
 
 
-# ---- what is there ----------------------------------------------------------------------------------------------------
-
-
-def _settings(job: SampleJob, tokenizer: str) -> dict[str, Any]:
-    """What decides the sample."""
-    return {
-        "datasets": list(job.datasets),
-        "total_samples": job.total_samples,
-        "seed": job.seed,
-        "min_tokens": job.min_tokens,
-        "tokenizer": tokenizer,
-    }
-
-
-def _finished(job: SampleJob, settings: dict[str, Any]) -> Saved:
-    saved = load(job.folder)
-    if saved is None or not saved.complete or not (job.folder / SAMPLE).exists():
-        is_there = "no finished" if saved else "no"
-        raise UsageError(f"--skip_download: {job.folder} has {is_there} raw sample; run it without that flag")
-    if other := differences(saved.settings, settings):
-        raise UsageError(f"--skip_download: the raw sample in {job.folder} was made with {other}; run it without that flag")
-    return saved
-
-
-def _begin(job: SampleJob, settings: dict[str, Any], note: Note) -> Saved:
-    """The job as it was left, or a new one where there is none, its settings were others or local data has changed."""
-    saved = load(job.folder)
-    reason = ""
-    if saved:
-        reason = differences(saved.settings, settings) or _changes(saved.parts, note)
-        if not reason and (not saved.complete or (job.folder / SAMPLE).exists()):
-            return saved
-        note(f"{job.folder} holds a sample made with {reason or 'other files'}: it is drawn afresh")
-    sources = [find_source(given, note) for given in job.datasets]  # what is there goes only when all of them are found
-    clear(job.folder)
-    saved = Saved(settings, [Part(source) for source in sources])
-    save(job.folder, saved)
-    return saved
-
-
-def _changes(parts: list[Part], note: Note) -> str:
-    local = [part.source for part in parts if part.source.kind != "hub"]
-    return ", ".join(f"{each.given} as it was before" for each in local if find_source(each.given, note) != each)
-
-
 # ---- drawing ----------------------------------------------------------------------------------------------------------
 
 
@@ -164,16 +104,15 @@ def _fill(job: SampleJob, saved: Saved, pool: Executor, watch: Watch, note: Note
             reservoirs.append(reservoir)
             if not part.done:
                 _read(job, saved, at, reservoirs, pool, watch, note)
-        _write_sample(job, saved, reservoirs)
+        _write_sample(job, saved, reservoirs, pool, note)
     finally:
         for reservoir in reservoirs:
             reservoir.close()
 
 
 def _open_reservoir(job: SampleJob, at: int, part: Part) -> Reservoir:
-    path = job.folder / f"part_{at:02}"
     try:
-        return Reservoir(path, job.total_samples, part.records)
+        return Reservoir(part_path(job.folder, at), job.total_samples, part.records)
     except ValueError as error:
         raise DatasetError(f"{error}: delete {job.folder} to draw the sample afresh") from None
 
@@ -181,7 +120,7 @@ def _open_reservoir(job: SampleJob, at: int, part: Part) -> Reservoir:
 def _read(job: SampleJob, saved: Saved, at: int, reservoirs: list[Reservoir], pool: Executor, watch: Watch, note: Note) -> None:
     """One dataset from where it was left into its reservoir, which is the last one."""
     part, reservoir = saved.parts[at], reservoirs[-1]
-    chunks = read_chunks(part.source, part.position, job.batch_size, note)
+    chunks = read_chunks(part.source, part.position, job.batch_size, note, done=part.tally.rows)
     save_due = 0.0
     try:
         for chunk, verdicts in _judged(chunks, job, reservoir, pool):
@@ -222,10 +161,7 @@ def _judged(
         for first, judged in waiting:
             yield first, judged.result()
     except BrokenProcessPool:
-        raise WorkersFailed(
-            "a process that counts tokens died (out of memory?); what was read is kept, the same command goes on from there"
-            " (a smaller --num_proc or --batch_size needs less memory)"
-        ) from None
+        raise WorkersFailed(DIED) from None
     if problem:
         raise problem
 
@@ -257,7 +193,7 @@ def _weigh(chunk: Chunk, verdicts: list[Verdict], tally: Tally, reservoirs: list
 # ---- the sample -------------------------------------------------------------------------------------------------------
 
 
-def _write_sample(job: SampleJob, saved: Saved, reservoirs: list[Reservoir]) -> None:
+def _write_sample(job: SampleJob, saved: Saved, reservoirs: list[Reservoir], pool: Executor, note: Note) -> None:
     taken = shares([len(each.entries) for each in reservoirs], job.total_samples)
     if not any(taken):
         raise _nothing(job, saved.parts)
@@ -270,16 +206,33 @@ def _write_sample(job: SampleJob, saved: Saved, reservoirs: list[Reservoir]) -> 
     path = job.folder / SAMPLE
     temporary = path.with_suffix(".tmp")
     writer = open_writer(path, temporary)
-    for priority, at in drawn:
-        source, entry = saved.parts[at].source, reservoirs[at].entries[priority]
-        more = {SOURCE_COLUMN: source.given, TOKENS_COLUMN: entry.tokens}
-        writer.write(schema.write(read_trajectory(reservoirs[at].row(priority)), more))
+    for start in range(0, len(drawn), WRITTEN_AT_ONCE):
+        some = drawn[start : start + WRITTEN_AT_ONCE]
+        rows = [schema.write(read_trajectory(reservoirs[at].row(priority))) for priority, at in some]
+        tokens = [reservoirs[at].entries[priority].tokens for priority, at in some]
+        if schema.changes_conversations:
+            tokens = _count(rows, pool)
+        for (_, at), row, count in zip(some, rows, tokens, strict=True):
+            own = {name: value for name, value in row.items() if name not in OWN_COLUMNS}
+            more = {SOURCE_COLUMN: saved.parts[at].source.given, TOKENS_COLUMN: count}
+            writer.write(msgspec.json.encode(own | more))
     writer.close()
     temporary.replace(path)
+    if words := schema.changes():
+        note(words)
     for at, part in enumerate(saved.parts):
         saved.parts[at] = msgspec.structs.replace(part, tally=msgspec.structs.replace(part.tally, taken=taken[at]))
-    saved.complete = True
+    saved.complete, saved.bytes = True, path.stat().st_size
     save(job.folder, saved)
+
+
+def _count(rows: list[dict[str, Any]], pool: Executor) -> list[int]:
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        return list(pool.map(count_row, map(msgspec.json.encode, rows)))
+    except BrokenProcessPool:
+        raise WorkersFailed(DIED) from None
 
 
 def _nothing(job: SampleJob, parts: list[Part]) -> DatasetError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def is_whole(folder: Path, saved: Saved) -> bool:
     return saved.complete and path.is_file() and path.stat().st_size == saved.bytes
 
 
-def differences(made: dict[str, Any], asked: dict[str, Any]) -> str:
+def differences(made: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """In which settings the two are not the same, in words; "" where they are."""
 
     def words(value: Any) -> str:

@@ -26,8 +26,11 @@ class _CallIn(msgspec.Struct):
 
 
 def what_is_said(trajectory: Trajectory) -> list[Item]:
-    """What each says, thinks, calls and gets back, one after the other. Where turns end does not matter: some layouts have one turn
-    for each call and result. Nor does the order of results that follow each other, or the way in which JSON is written."""
+    """What each says, thinks, calls and gets back, one after the other.
+
+    Where turns end does not matter: some layouts have one turn for each call and result. Nor does the order of results that
+    follow each other, or the way in which JSON is written.
+    """
     items: list[Item] = []
     outputs: list[Item] = []
     for turn in trajectory.turns:

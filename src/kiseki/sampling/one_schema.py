@@ -118,32 +118,31 @@ class Schema:
 
     def write(self, trajectory: Trajectory) -> dict[str, Any]:
         """The row's columns, as they are or as JSON text."""
-        row = self._write_conversation(trajectory)
+        row, told = self._write_conversation(trajectory)
         for name, kind in self._columns.items():
-            raw = trajectory.columns.get(name, _NULL)
-            if name in row or name == trajectory.column:
-                continue
-            row[name] = raw if kind is not None else _as_text(raw)
+            raw = _NULL if name in told else trajectory.columns.get(name, _NULL)
+            if name not in row:
+                row[name] = raw if kind is not None else _as_text(raw)
         return row
 
     def changes(self) -> str:
         """What became of the conversations, in a line; "" where they are as they were."""
-        lost = f"; {self.media:,} images and the like are now notes as [image]" if self.media else ""
         if self.mixed:
-            words = f"{self.mixed}: all rows become ShareGPT turns in the column {SHAREGPT_COLUMN!r}, which {self.converted:,} were not"
-            return words + lost
-        return "the arguments of calls have no single type: they become JSON text in all rows" if self.mixed_arguments else ""
+            lost = f"; {self.media:,} images and the like are now notes as [image]" if self.media else ""
+            return f"{self.mixed}: {self.converted:,} row{'s' * (self.converted != 1)} became ShareGPT turns in the column {SHAREGPT_COLUMN!r}{lost}"
+        return "the arguments of calls have no single type: they are JSON text in all rows" if self.mixed_arguments else ""
 
-    def _write_conversation(self, trajectory: Trajectory) -> dict[str, Any]:
+    def _write_conversation(self, trajectory: Trajectory) -> tuple[dict[str, Any], set[str]]:
+        """The column with the turns, and which other columns are told by it."""
         datas = [turn.data for turn in trajectory.turns]
         if self.mixed:
             made = as_sharegpt(trajectory)
             self.media += made.media
             self.converted += made.turns != datas
-            return {SHAREGPT_COLUMN: made.turns} | ({TOOLS_COLUMN: None} if made.has_tools else {})
+            return {SHAREGPT_COLUMN: made.turns}, {trajectory.column} | ({TOOLS_COLUMN} if made.has_tools else set())
         if self.mixed_arguments:
-            return {trajectory.column: [_with_text_arguments(data) for data in datas]}
-        return {trajectory.column: trajectory.columns[trajectory.column]}
+            return {trajectory.column: [_with_text_arguments(data) for data in datas]}, set()
+        return {trajectory.column: trajectory.columns[trajectory.column]}, set()
 
     def _learn_conversation(self, trajectory: Trajectory) -> bool:
         self._first = self._first or trajectory
@@ -166,7 +165,7 @@ class Schema:
             try:
                 new |= kinds.setdefault(key, Kind()).learn(value)
             except MixedTypes:
-                if kinds is self._turns and key == "tool_calls":
+                if kinds is self._turns and self._turns_with_text and key == "tool_calls":
                     self.mixed_arguments = True
                 else:
                     self.mixed = self.mixed or f"{key!r} of the turns has no single type"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kiseki.errors import UsageError
+from kiseki.trajectory.text import printable
 
 INSTALL = "pip install 'kiseki[tokenizers]'"
 HUB_SECONDS = 10.0
@@ -91,8 +92,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 def one_line(error: BaseException) -> str:
     """An error's words in one line of bounded length."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words if len(words) <= 200 else f"{words[:199]}…"
+    return printable(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
 def set_library_defaults() -> None:

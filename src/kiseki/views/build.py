@@ -14,7 +14,7 @@ import msgspec
 
 from kiseki.ledger.ledger import IS_UNDONE, Ledger
 from kiseki.ledger.types import DoneRollout, RunInfo
-from kiseki.views.files import replacing
+from kiseki.trajectory.replacing import replacing
 from kiseki.views.filters import REASONS, discard_reason
 from kiseki.views.rows import row_line
 

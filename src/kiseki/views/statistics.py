@@ -11,9 +11,9 @@ import msgspec
 
 from kiseki.ledger.ledger import IS_UNDONE, WANTED, Ledger
 from kiseki.ledger.types import RunInfo
+from kiseki.trajectory.replacing import replacing
 from kiseki.views.build import ViewSettings
 from kiseki.views.deadlines import Timeouts, find_timeouts
-from kiseki.views.files import replacing
 from kiseki.views.filters import discard_reason
 from kiseki.views.percentiles import percentiles
 

@@ -13,7 +13,7 @@ from kiseki.compress.job.files import Files
 from kiseki.compress.job.job import CompressionJob
 from kiseki.compress.job.progress import Progress
 from kiseki.compress.job.sampled import sampled
-from kiseki.errors import UsageError
+from kiseki.errors import UsageError, WorkersFailed
 from kiseki.trajectory.row_files import read_lines
 
 BLOCK_BYTES = 1 << 20
@@ -39,7 +39,8 @@ async def each_block(
     room: Callable[[], Awaitable[None]],
 ) -> None:
     """`do` every block, two for each process at once; `room` is waited for before each. `do` may start more tasks in the group
-    that it is given. Raises what one of them raised."""
+    that it is given. Raises what one of them raised; when processes died (`WorkersFailed`), after those tasks are done."""
+    died: list[WorkersFailed] = []
     slots = asyncio.Semaphore(BLOCKS_PER_WORKER * (config.num_workers or len(os.sched_getaffinity(0))))
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -47,15 +48,21 @@ async def each_block(
             async def in_slot(block: list[Row]) -> None:
                 try:
                     await do(block, tasks)
+                except WorkersFailed as error:
+                    died.append(error)
                 finally:
                     slots.release()
 
             for block in blocks:
                 await slots.acquire()
                 await room()
+                if died:
+                    break
                 tasks.create_task(in_slot(block))
     except BaseExceptionGroup as group:
         raise _first(group) from None
+    if died:
+        raise died[0]
 
 
 def read_rows(job: CompressionJob, files: Files, progress: Progress) -> Iterator[Row]:

@@ -30,10 +30,10 @@ class SummaryCost(msgspec.Struct):
 
 
 async def analyse(
-    job: CompressionJob, config: CompressionConfig, files: Files, pool: Executor, progress: Progress
-) -> tuple[Totals, SummaryCost]:
-    """The totals that the job would have, with summaries as long as they should be, and what these would take."""
-    totals, cost = Totals(), SummaryCost()
+    job: CompressionJob, config: CompressionConfig, files: Files, pool: Executor, progress: Progress, totals: Totals
+) -> SummaryCost:
+    """Counts in `totals` what would come of the job, with summaries as long as they should be; what these would take."""
+    cost = SummaryCost()
 
     async def do(block: list[Row], tasks: asyncio.TaskGroup) -> None:
         results = await workers.run(pool, workers.begin_rows, [row.text for row in block])
@@ -59,4 +59,4 @@ async def analyse(
         price = find_price(ModelSettings(config.model, config.base_url), job.prices)
         if price is not None:
             cost.dollars = price.of(cost.prompt_tokens, cost.completion_tokens) + (cost.requests - 1) * price.request
-    return totals, cost
+    return cost

@@ -15,7 +15,7 @@ from kiseki.compress.job.files import Files
 from kiseki.compress.job.job import CompressionJob
 from kiseki.compress.job.progress import Progress
 from kiseki.compress.job.spool import Result, Spool
-from kiseki.compress.summary import Ask
+from kiseki.compress.summary import Ask, Spending
 from kiseki.models.budget import Need
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ WAITING_PER_REQUEST = 4
 
 async def fill(
     job: CompressionJob, config: CompressionConfig, files: Files, pool: Executor, spool: Spool, progress: Progress
-) -> None:
-    """Get every row that the spool does not have into it.
+) -> Spending:
+    """Get every row that the spool does not have into it; returns what this session's summaries took.
 
     Raises `UsageError` where a summary cannot be asked for, and `WorkersFailed`; the spool has what was done before.
     """
-    summaries = _Summaries(job, config, pool, spool, progress)
+    summaries = _Summaries(job, config, spool, progress)
 
     async def do(block: list[Row], tasks: asyncio.TaskGroup) -> None:
         results = await workers.run(pool, workers.begin_rows, [row.text for row in block])
@@ -50,14 +50,15 @@ async def fill(
     finally:
         spool.flush()
         await summaries.close()
+    return summaries.spending
 
 
 class _Summaries:
     """The rows that wait for a summary."""
 
-    def __init__(self, job: CompressionJob, config: CompressionConfig, pool: Executor, spool: Spool, progress: Progress) -> None:
+    def __init__(self, job: CompressionJob, config: CompressionConfig, spool: Spool, progress: Progress) -> None:
         self._job, self._config = job, config
-        self._pool, self._spool, self._progress = pool, spool, progress
+        self._spool, self._progress = spool, progress
         self._summarizer: Summarizer | None = None
         self._waiting = 0
         self._most = WAITING_PER_REQUEST * config.max_concurrent_requests
@@ -74,7 +75,7 @@ class _Summaries:
         try:
             summarizer = self._open()
             answer = await summarizer.ask(ask)
-            done = await workers.run(self._pool, workers.finish_row, row.text, ask, answer)
+            done = workers.finish_row(row.text, ask, answer)  # here, so that no process that dies takes it along
         finally:
             self._waiting -= 1
             self._less.set()
@@ -100,6 +101,10 @@ class _Summaries:
                 on_change=self._progress.note,
             )
         return self._summarizer
+
+    @property
+    def spending(self) -> Spending:
+        return self._summarizer.spending if self._summarizer else Spending()
 
     async def close(self) -> None:
         if self._summarizer is not None:

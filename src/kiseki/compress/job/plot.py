@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kiseki.compress.job.report import bin_edges, histogram
+from kiseki.compress.job.report import bins, histogram
 from kiseki.compress.job.totals import Totals
 from kiseki.errors import UsageError
 
@@ -27,19 +27,17 @@ def plot_tokens(path: Path, totals: Totals, target: int) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
-    edges = bin_edges(totals, target)
-    width = (edges[1] if len(edges) > 1 else target) * 0.4
+    bounds = bins(totals, target)
     figure, axes = pyplot.subplots(figsize=(9, 5), dpi=120)
-    middle = [edge + width * 1.25 for edge in edges]
-    before, after = histogram(totals.before, edges), histogram(totals.after, edges)
-    axes.bar([at - width / 2 for at in middle], before, width, label="before", color="#9aa5b1")
-    axes.bar([at + width / 2 for at in middle], after, width, label="after", color="#2a6f97")
-    axes.axvline(target, color="#c1121f", linestyle="--", linewidth=1.2, label=f"target {target:,}")
+    for values, shift, label, color in ((totals.before, -0.2, "before", "#9aa5b1"), (totals.after, 0.2, "after", "#2a6f97")):
+        axes.bar([place + shift for place in range(len(bounds))], histogram(values, bounds), 0.4, label=label, color=color)
+    axes.axvline(bounds.index(target) + 0.5, color="#c1121f", linestyle="--", linewidth=1.2, label=f"target {target:,}")
+    axes.set_xticks(range(len(bounds)), [f"≤ {bound:,}" for bound in bounds], rotation=30, ha="right")
     axes.set_xlabel("tokens per trajectory")
     axes.set_ylabel("trajectories")
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

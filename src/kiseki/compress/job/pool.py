@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -31,25 +32,33 @@ class Bad(msgspec.Struct, frozen=True):
 
 
 def open_pool(workers: int, tokenizer: Tokenizer, config: CompressionConfig) -> Executor:
-    """`workers` processes; one is a thread of this process. To be opened before anything here starts a thread, since they are
-    forked: they share the tokenizer's memory and are there at once."""
+    """`workers` processes; one is a thread of this process.
+
+    Where this process has no other thread yet they are forked: they share the tokenizer's memory and are there at once. A fork
+    beside threads can hang on a lock that one of them held, so then they start afresh.
+    """
     global _compressor
     _compressor = Compressor(config, open_counter(tokenizer))
     if workers == 1:
         return ThreadPoolExecutor(1)
-    pool = ProcessPoolExecutor(workers, get_context("fork"), _live_with_parent, (os.getpid(),))
-    pool.submit(os.getpid).result()  # forks all of them
+    alone = len(list(Path("/proc/self/task").iterdir())) == 1
+    context = get_context("fork" if alone else "forkserver")
+    pool = ProcessPoolExecutor(workers, context, _start, (tokenizer, config, os.getpid() if alone else 0))
+    pool.submit(os.getpid).result()  # starts all of them
     return pool
 
 
-def _live_with_parent(parent: int) -> None:
-    """Ctrl-C is the parent's to handle, and when the parent is killed, so is the child."""
+def _start(tokenizer: Tokenizer, config: CompressionConfig, parent: int) -> None:
+    """Ctrl-C is the parent's to handle, and when the parent is killed, so is the child. `parent`: 0 where it is a fork server."""
+    global _compressor
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         os._exit(1)
+    if _compressor is None:
+        _compressor = Compressor(config, open_counter(tokenizer))
 
 
 async def run(pool: Executor, work: Callable[..., T], *arguments: object) -> T:

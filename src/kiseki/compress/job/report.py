@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from rich import box
@@ -12,8 +13,8 @@ from rich.text import Text
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.dry_run import SummaryCost
 from kiseki.compress.job.totals import PERCENTILES, STEPS, Totals, percentiles
+from kiseki.compress.summary import Spending
 
-BINS = 12
 BAR = 20
 """Characters of the longest bar."""
 STEP_WORDS = {
@@ -39,21 +40,31 @@ def print_report(
         console.print(Text(_cost_words(cost, config)), soft_wrap=True)
 
 
-def histogram(values: Sequence[int], edges: Sequence[int]) -> list[int]:
-    """How many values lie from each edge to before the next; the last bin takes all above."""
-    from bisect import bisect_right
-
-    counts = [0] * len(edges)
-    for value in values:
-        counts[max(0, bisect_right(edges, value) - 1)] += 1
-    return counts
+def print_spending(console: Console, spending: Spending) -> None:
+    """What this session's summaries took, where there were any."""
+    if spending.calls:
+        words = f"summaries: {spending.calls:,} requests ({spending.errors:,} without a usable summary),"
+        words += f" {spending.prompt_tokens:,} tokens in and {spending.completion_tokens:,} out"
+        console.print(Text(words + (f", ${spending.cost:,.4f}" if spending.cost else "")), soft_wrap=True)
 
 
-def bin_edges(totals: Totals, target: int) -> list[int]:
-    """Of bins as wide as a third, half or whole target … so that the target is an edge."""
+def bins(totals: Totals, target: int) -> list[int]:
+    """The highest number of tokens of each bin: quarters of the target up to it, then wider and wider ones."""
+    quarter = max(1, target // 4)
+    bounds = sorted({quarter, 2 * quarter, 3 * quarter, target})
     highest = max([*totals.before, *totals.after, 1])
-    width = next(width for step in range(60) for width in [max(1, target // 4) * 2**step] if highest < width * BINS)
-    return [width * number for number in range(highest // width + 1)]
+    factors = (factor * 2**power for power in range(60) for factor in (1.5, 2))
+    while highest > bounds[-1]:
+        bounds.append(int(target * next(factors)) + 1)
+    return bounds
+
+
+def histogram(values: Sequence[int], bounds: Sequence[int]) -> list[int]:
+    """How many values each bin has."""
+    counts = [0] * len(bounds)
+    for value in values:
+        counts[bisect_left(bounds, value)] += 1
+    return counts
 
 
 def _tokens(totals: Totals, tokenizer: str) -> Table:
@@ -72,15 +83,16 @@ def _tokens(totals: Totals, tokenizer: str) -> Table:
 
 
 def _histogram(totals: Totals, target: int) -> Table:
-    edges = bin_edges(totals, target)
-    before, after = histogram(totals.before, edges), histogram(totals.after, edges)
+    bounds = bins(totals, target)
+    before, after = histogram(totals.before, bounds), histogram(totals.after, bounds)
     most = max(*before, *after, 1)
     table = Table(title=f"trajectories by tokens (target {target:,})", box=box.SIMPLE, title_justify="left")
-    for column in ("tokens", "before", "", "after", ""):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True, min_width=len(f"{edges[-1]:,}–"))
-    for edge, one, other in zip(edges, before, after, strict=True):
-        style = "" if edge < target else "yellow"
-        table.add_row(f"{edge:,}–", f"{one:,}", _bar(one, most), f"{other:,}", _bar(other, most), style=style)
+    table.add_column("tokens", justify="right", no_wrap=True, min_width=len(f"≤ {bounds[-1]:,}"))
+    for column in ("before", "", "after", ""):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True, min_width=6)
+    for bound, one, other in zip(bounds, before, after, strict=True):
+        style = "" if bound <= target else "yellow"
+        table.add_row(f"≤ {bound:,}", f"{one:,}", _bar(one, most), f"{other:,}", _bar(other, most), style=style)
     return table
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import Executor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +27,14 @@ from kiseki.compress.job.dry_run import analyse
 from kiseki.compress.job.files import Files, find_files
 from kiseki.compress.job.fill import fill
 from kiseki.compress.job.job import CompressionJob
-from kiseki.compress.job.output import write_output
+from kiseki.compress.job.output import read_made, write_output
 from kiseki.compress.job.spool import Spool
+from kiseki.compress.job.totals import Totals
 from kiseki.errors import UsageError
 from kiseki.trajectory.tokens import Tokenizer, find_tokenizer
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from kiseki.compress.job.progress import Progress
 
 SMALL_BYTES = 4 << 20
 """Input for which more than one process is not worth its start."""
@@ -53,40 +53,43 @@ def run_compression(job: CompressionJob, config: CompressionConfig, console: Con
 
     from kiseki.compress.job.plot import check_plot, plot_tokens
     from kiseki.compress.job.progress import Progress
-    from kiseki.compress.job.report import print_report
+    from kiseki.compress.job.report import print_report, print_spending
 
     def note(words: str) -> None:
         console.print(Text(words), style="yellow", soft_wrap=True)
 
     if job.plot:
         check_plot(job.plot)
-    files = find_files(job.input, job.output, config.output_suffix, config.metrics_file, note)
+    files = find_files(job.input, job.output, config, note)
+    if files.in_place and job.sample_percent < 100 and not job.dry_run:
+        raise UsageError("--sample_percent with --output=--input would leave a part of the input only; give another --output")
     tokenizer = find_tokenizer(
         config.tokenizer, trust_remote_code=config.trust_remote_code, chat_template=config.count == "chat_template", warn=note
     )
-    size = sum(target.input.stat().st_size for target in files.targets)
     fingerprint = _fingerprint(job, config, files, tokenizer)
-    if not job.dry_run and _is_there(files, fingerprint):
+    if not job.dry_run and not job.plot and (made := read_made(files, fingerprint)):
         console.print(Text(f"{files.output} is there already, made of this input with these settings"), soft_wrap=True)
-        return OK
-    unanswered = 0
-    pool = workers.open_pool(_worker_count(config, size), tokenizer, config)  # before any thread is started
+        return OVER_LIMIT if job.strict and made.over else OK
+    totals, unanswered = Totals(), 0
+    pool = workers.open_pool(_worker_count(config, files.size), tokenizer, config)
     try:
         if job.dry_run:
-            with Progress(console, "analysing", size) as progress:
-                totals, cost = asyncio.run(analyse(job, config, files, pool, progress))
+            with Progress(console, "analysing", files.size) as progress:
+                cost = asyncio.run(analyse(job, config, files, pool, progress, totals))
             print_report(console, totals, config, tokenizer.name, cost)
         else:
             with Spool(files.partial, {"job": fingerprint}) as spool:
                 if spool.resumed:
                     console.print(Text(f"going on: {spool.resumed:,} rows were done before"), soft_wrap=True)
-                with Progress(console, "compressing", size) as progress:
-                    _fill(job, config, files, pool, spool, progress)
-                totals = write_output(files, config, spool.results(), fingerprint)
+                with Progress(console, "compressing", files.size) as progress, _nothing_left_behind(spool):
+                    spending = asyncio.run(fill(job, config, files, pool, spool, progress))
+                with _nothing_left_behind(spool):
+                    write_output(files, config, spool.results(), fingerprint, totals, spool.writing)
                 unanswered = spool.failed
-                if not unanswered:
+                if not unanswered or files.in_place:  # in place, the rows themselves say which have none
                     spool.remove()
-                print_report(console, totals, config, tokenizer.name)
+            print_report(console, totals, config, tokenizer.name)
+            print_spending(console, spending)
     finally:
         pool.shutdown(cancel_futures=True)
     if job.plot:
@@ -100,11 +103,13 @@ def run_compression(job: CompressionJob, config: CompressionConfig, console: Con
     return SOME_FAILED if unanswered else OVER_LIMIT if job.strict and totals.counts["over"] else OK
 
 
-def _fill(job: CompressionJob, config: CompressionConfig, files: Files, pool: Executor, spool: Spool, progress: Progress) -> None:
+@contextmanager
+def _nothing_left_behind(spool: Spool) -> Iterator[None]:
+    """Where the command turns out to be of no use (no key, no trajectory), and nothing was paid for, it leaves nothing."""
     try:
-        asyncio.run(fill(job, config, files, pool, spool, progress))
-    except UsageError:  # no key, say: nothing was made of the command
-        if not spool.paid:
+        yield
+    except UsageError:
+        if not spool.has_summaries:
             spool.remove()
         raise
 
@@ -129,17 +134,3 @@ def _fingerprint(job: CompressionJob, config: CompressionConfig, files: Files, t
         "tokenizer_version": tokenizer.version,
         "sample": [job.sample_percent, job.seed],
     }
-
-
-def _is_there(files: Files, fingerprint: dict[str, Any]) -> bool:
-    """Whether the whole output was made of this input with these settings, and stands as it was made."""
-    if files.partial.exists() or not files.metrics.exists():
-        return False
-    try:
-        made = msgspec.json.decode(files.metrics.read_bytes())["processing"]
-        outputs = made["outputs"]
-        return bool(made["job"] == msgspec.to_builtins(fingerprint)) and all(
-            Path(each["path"]).stat().st_size == each["bytes"] for each in outputs
-        )
-    except (msgspec.DecodeError, KeyError, TypeError, OSError):
-        return False

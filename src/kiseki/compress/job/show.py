@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,9 @@ from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.files import find_files
 from kiseki.compress.job.job import CompressionJob
-from kiseki.compress.library import ask_now
-from kiseki.compress.turns import Turn, read_trajectory
+from kiseki.compress.summarizer import ask_now
+from kiseki.compress.summary import Answer, Ask
+from kiseki.compress.turns import SUMMARY_MARK, Turn, read_trajectory
 from kiseki.errors import UsageError
 from kiseki.trajectory.row_files import read_lines
 from kiseki.trajectory.tokens import find_tokenizer, open_counter
@@ -26,7 +27,8 @@ SHOWN_CHARS = 1_500
 
 
 def show_row(number: int, job: CompressionJob, config: CompressionConfig, console: Console) -> None:
-    """Print row `number` (from 1) of the job's input as it is and as it would be. Writes nothing; `summary` asks the model.
+    """Print row `number` (from 1) of the job's input as it is and as it would be. Writes nothing; `summary` asks the model, if it
+    is no dry run.
 
     Raises `UsageError` when there is no such row, or it is no trajectory.
     """
@@ -35,7 +37,7 @@ def show_row(number: int, job: CompressionJob, config: CompressionConfig, consol
     def note(words: str) -> None:
         console.print(Text(words), style="yellow", soft_wrap=True)
 
-    files = find_files(job.input, job.output, config.output_suffix, config.metrics_file, note)
+    files = find_files(job.input, job.output, config, note)
     rows = ((target.input, line, row) for target in files.targets for line, row in read_lines(target.input))
     found = next((each for at, each in enumerate(rows, 1) if at == number), None)
     if found is None:
@@ -50,11 +52,17 @@ def show_row(number: int, job: CompressionJob, config: CompressionConfig, consol
         begun = compressor.begin(row)
     except ValueError as problem:
         raise UsageError(f"--show: {path}, line {line}: {problem}") from None
-    done = begun if isinstance(begun, Done) else compressor.finish(row, begun, ask_now(config, begun, compressor.counter))
     count = compressor.counter.count
+    done = begun if isinstance(begun, Done) else compressor.finish(row, begun, _answer(begun, job, config, count))
     after = [turn for each in done.rows for turn in read_trajectory(each).turns]
     console.print(Text(f"{path}, line {line}: {_words(done)}"), style="bold", soft_wrap=True)
     console.print(_table(before, after, [count(turn.text) for turn in before], [count(turn.text) for turn in after]))
+
+
+def _answer(ask: Ask, job: CompressionJob, config: CompressionConfig, count: Callable[[str], int]) -> Answer:
+    if job.dry_run:
+        return Answer(f"{SUMMARY_MARK} (here would be the summary; {config.model} is not asked in a dry run)")
+    return ask_now(ask, config, count, max_cost=job.max_cost, max_total_tokens=job.max_total_tokens, prices=job.prices)
 
 
 def _words(done: Done) -> str:

@@ -1,8 +1,8 @@
 """What is done of a job, on the disk: an append-only file of results, so that a killed job goes on where it was.
 
-The first line is JSON: what the job is (input files, settings). Then records: the row's number, the length and the CRC of a
-payload, and the payload (a `Result`). The last record of a number counts. A record that is torn at the end was never made.
-Nothing in it depends on the order in which rows are finished.
+The first line is JSON: what the job is (input files, settings). Then records: a CRC of what follows, the row's number, the length
+of the payload, and the payload (a `Result`). The last record of a number counts. A record that is torn, zeroed or damaged was
+never made, and neither was what stands after it. Nothing in it depends on the order in which rows are finished.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ import msgspec
 from kiseki.compress.metrics import Metrics
 from kiseki.errors import UsageError
 
-_HEAD = struct.Struct("<QII")
+_CRC = struct.Struct("<I")
+_HEAD = struct.Struct("<QI")
+_START = _CRC.size + _HEAD.size
+_WRITTEN = 2**64 - 1
+"""Number of the record that says: the output is being put in its place, nothing here is needed for another job."""
 SYNC_SECONDS = 1.0
 """How much finished work a power cut may take; a killed process loses none of it."""
 
@@ -49,16 +53,15 @@ _decode = msgspec.msgpack.Decoder(Result).decode
 
 
 class Spool:
-    """A context. Raises `UsageError` when another process has it open, or when it is another job's and has paid work in it."""
+    """A context. Raises `UsageError` when another process has it open, or when it is another job's and has summaries in it."""
 
     def __init__(self, path: Path, job: dict[str, Any]) -> None:
         self.path = path
         self.resumed = 0
         """Rows that an earlier session had done."""
-        self.paid = 0
-        """Results that a model was asked for."""
+        self.has_summaries = False
         self.spent = (0.0, 0)
-        """US dollars and tokens that their summaries took."""
+        """US dollars and tokens that summaries took, failed ones too."""
         self._job = job
         self._offsets = array("q")  # by row number; 0 where there is none
         self._failed: set[int] = set()
@@ -87,12 +90,9 @@ class Spool:
         return number < len(self._offsets) and self._offsets[number] != 0 and number not in self._failed
 
     def put(self, number: int, result: Result) -> None:
-        payload = _encode(result)
         offset = self._end
-        record = _HEAD.pack(number, len(payload), zlib.crc32(payload)) + payload
-        self._file.write(record)
+        self._append(number, result)
         self._note(number, offset, result)
-        self._end += len(record)
 
     def flush(self) -> None:
         """To the operating system, where it survives this process; now and then to the disk."""
@@ -106,9 +106,15 @@ class Spool:
         self._file.flush()
         for offset in self._offsets:
             if offset:
-                self._file.seek(offset)
-                _, length, _ = _HEAD.unpack(self._file.read(_HEAD.size))
+                self._file.seek(offset + _CRC.size)
+                _, length = _HEAD.unpack(self._file.read(_HEAD.size))
                 yield _decode(self._file.read(length))
+
+    def writing(self) -> None:
+        """The output is about to be put in its place: where that is the input's, this is no unfinished job any more."""
+        self._append(_WRITTEN, Result(0, 0))
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -121,10 +127,10 @@ class Spool:
         if (before := self._file.readline()) == line:
             self._read(len(line))
             return
-        if before and (paid := sum(_is_paid(result) for *_, result in self._records(len(before)))):
+        if summaries := self._summaries(len(before)) if before else 0:
             raise UsageError(
-                f"{self.path} holds {paid:,} summaries of a job with other settings or input: run it as it was to finish it,"
-                " or delete that file"
+                f"{self.path} holds {summaries:,} summaries of a job with other settings or input: run it as it was to finish"
+                " it, or delete that file"
             )
         self._file.truncate(0)
         self._file.write(line)
@@ -134,29 +140,51 @@ class Spool:
     def _read(self, start: int) -> None:
         self._end = start
         for number, offset, end, result in self._records(start):
-            self._note(number, offset, result)
+            if number != _WRITTEN:
+                self._note(number, offset, result)
             self._end = end
         self._file.truncate(self._end)
         self.resumed = sum(1 for offset in self._offsets if offset) - len(self._failed)
+
+    def _summaries(self, start: int) -> int:
+        """Rows of another job that a model has summed up; none where its output has been written."""
+        found: set[int] = set()
+        for number, _, _, result in self._records(start):
+            if number == _WRITTEN:
+                return 0
+            if _is_summed_up(result):
+                found.add(number)
+        return len(found)
 
     def _records(self, start: int) -> Iterator[tuple[int, int, int, Result]]:
         """(number, offset, end, result) of every whole record."""
         offset = start
         self._file.seek(offset)
-        while len(head := self._file.read(_HEAD.size)) == _HEAD.size:
-            number, length, crc = _HEAD.unpack(head)
+        while len(head := self._file.read(_START)) == _START:
+            number, length = _HEAD.unpack(head[_CRC.size :])
             payload = self._file.read(length)
-            if len(payload) < length or zlib.crc32(payload) != crc:
+            if len(payload) < length or _CRC.pack(zlib.crc32(payload, zlib.crc32(head[_CRC.size :]))) != head[: _CRC.size]:
                 return
-            end = offset + _HEAD.size + length
-            yield number, offset, end, _decode(payload)
+            try:
+                result = _decode(payload)
+            except msgspec.DecodeError:  # a version whose results were others
+                return
+            end = offset + _START + length
+            yield number, offset, end, result
             offset = end
+
+    def _append(self, number: int, result: Result) -> None:
+        payload = _encode(result)
+        head = _HEAD.pack(number, len(payload))
+        record = _CRC.pack(zlib.crc32(payload, zlib.crc32(head))) + head + payload
+        self._file.write(record)
+        self._end += len(record)
 
     def _note(self, number: int, offset: int, result: Result) -> None:
         if number >= len(self._offsets):
             self._offsets.extend([0] * (number + 1 - len(self._offsets)))
         self._offsets[number] = offset
-        self.paid += _is_paid(result)
+        self.has_summaries = self.has_summaries or _is_summed_up(result)
         self.spent = (max(self.spent[0], result.spent[0]), max(self.spent[1], result.spent[1]))
         if result.failed:
             self._failed.add(number)
@@ -164,5 +192,5 @@ class Spool:
             self._failed.discard(number)
 
 
-def _is_paid(result: Result) -> bool:
-    return any(each.summarization_api_calls for each in result.metrics)
+def _is_summed_up(result: Result) -> bool:
+    return not result.failed and any(each.summarization_api_calls for each in result.metrics)

@@ -44,13 +44,15 @@ class Totals:
         counts["failed"] += bool(first.error)
         counts["turns_before"] += first.original_turns
         counts["turns_after"] += sum(each.compressed_turns for each in metrics)
+        counts["turns_removed"] += (removed := sum(each.turns_removed for each in metrics))
+        counts["saved"] += (saved := sum(each.tokens_saved for each in metrics))
         counts["calls"] += first.summarization_api_calls
         counts["errors"] += first.summarization_errors
         counts["assistant_before"] += assistant_tokens[0]
         counts["assistant_after"] += assistant_tokens[1]
         if compressed:
-            counts["saved_of_compressed"] += first.original_tokens - after
-            counts["turns_removed_of_compressed"] += sum(each.turns_removed for each in metrics[:1])
+            counts["saved_of_compressed"] += saved
+            counts["turns_removed_of_compressed"] += removed
             self.ratios += after / first.original_tokens if first.original_tokens else 1.0
         for step in STEPS:
             if number := sum(getattr(each, step) for each in metrics):
@@ -94,7 +96,7 @@ class Totals:
             "tokens": {
                 "total_before": before,
                 "total_after": after,
-                "total_saved": before - after,
+                "total_saved": counts["saved"],
                 "overall_compression_ratio": _share(after, before, 1.0),
                 "percentiles_before": percentiles(self.before),
                 "percentiles_after": percentiles(self.after),
@@ -104,7 +106,7 @@ class Totals:
             "turns": {
                 "total_before": counts["turns_before"],
                 "total_after": counts["turns_after"],
-                "total_removed": counts["turns_before"] - counts["turns_after"],
+                "total_removed": counts["turns_removed"],
             },
             "averages": {
                 "avg_compression_ratio": _share(self.ratios, compressed, 1.0),

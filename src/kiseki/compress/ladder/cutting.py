@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 
 from kiseki.compress.draft import Draft
-from kiseki.compress.turns import Turn
+from kiseki.compress.ladder.many import change_outputs
 
 _mark = re.compile(r"\n?\[\.\.\. ([0-9][0-9,]{0,14}) tokens left out \.\.\.\]\n?")
 MARK_LENGTH = 40
@@ -18,9 +19,9 @@ NEAR = 80
 TRIES = 8
 
 
-def cut_output(draft: Draft, at: int, number: int, size: int, most: int, tolerance: int) -> Turn | None:
-    """Turn `at` with its output `number` cut so that the turn has at most `most` tokens, and not more than `tolerance`
-    fewer if it can be; the shortest there is where that can't be done, None where nothing can be cut.
+def cut_output(draft: Draft, at: int, number: int, size: int, most: int, tolerance: int) -> None:
+    """Cut output `number` of turn `at` so that the turn has at most `most` tokens, and not more than `tolerance`
+    fewer if it can be; as far as it goes where that can't be done.
 
     `size`: tokens of the output, about; by its characters it is estimated how many tokens are left out. Of several strings in the
     output the longest are cut, to the same length.
@@ -32,7 +33,7 @@ def cut_output(draft: Draft, at: int, number: int, size: int, most: int, toleran
         lengths.append(len(text))
         return text
 
-    layout.edit_leaves(turn, measure, number)
+    layout.edit_leaves(turn, measure, (number,))
     density = size / max(sum(lengths), 1)
     # characters to keep, and the tokens of the turn then: few enough, and too many
     few, many = (0, draft.tokens[at] - size), (sum(lengths), draft.tokens[at])
@@ -45,7 +46,7 @@ def cut_output(draft: Draft, at: int, number: int, size: int, most: int, toleran
         if longest in tried:
             break
         tried.add(longest)
-        made = layout.edit_leaves(turn, partial(cut_text, keep=longest, density=density), number)
+        made = layout.edit_leaves(turn, partial(cut_text, keep=longest, density=density), (number,))
         tokens = count(made.text)
         if tokens > most:
             shortest, many = made, (keep, tokens)
@@ -53,8 +54,28 @@ def cut_output(draft: Draft, at: int, number: int, size: int, most: int, toleran
         best, few = made, (keep, tokens)
         if most - tokens <= tolerance:
             break
-    found = best or shortest
-    return None if found is turn else found
+    if found := best or shortest:
+        draft.put(at, found)
+
+
+def cut_outputs(draft: Draft, at: int, sizes: Sequence[int], most: int, budget: int) -> list[int]:
+    """Cut the outputs of turn `at` that have more than `most` tokens, each string in them to about as many, until the draft is
+    within `budget`: the largest first. Returns their numbers. Less exact than `cut_output`, but the turn is not rewritten and
+    counted for each output.
+
+    `sizes`: tokens of each output, about.
+    """
+    turn = draft.turns[at]
+    density = draft.tokens[at] / max(len(turn.text), 1)
+    edit = partial(cut_text, keep=int(most / density), density=density)
+    large = sorted((number for number, size in enumerate(sizes) if size > most), key=lambda number: -sizes[number])
+    return change_outputs(
+        draft,
+        at,
+        {number: sizes[number] - most for number in large},
+        lambda numbers: draft.layout.edit_leaves(draft.turns[at], edit, numbers),
+        budget,
+    )
 
 
 def _longest(lengths: list[int], keep: int) -> int:

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 
 from kiseki.compress.ladder.calls import brief, observations_of, one_line, outcome
-from kiseki.compress.regions import Unit, units_of
+from kiseki.compress.regions import Unit
 from kiseki.compress.turns import SUMMARY_MARK, Layout, Turn
 from kiseki.trajectory.tokens import TokenCounter
 
@@ -15,31 +15,32 @@ SAID = 160
 
 
 class Digest:
-    """For the first units of a region, however many: a line is made and counted once."""
+    """For the first units of a region, however many: a line is made and counted once.
 
-    def __init__(self, turns: Sequence[Turn], layout: Layout, counter: TokenCounter, limit: int) -> None:
+    `limit`: tokens that a text may have; what cannot be less (the mark, the number of steps) is not cut.
+    """
+
+    def __init__(self, turns: Sequence[Turn], layout: Layout, counter: TokenCounter) -> None:
         self._turns = turns
         self._layout = layout
         self._counter = counter
-        self._limit = limit
-        """Tokens that a text may have; what cannot be less (the mark, the number of steps) is not cut."""
         self._steps: dict[int, _Steps] = {}
 
-    def tokens(self, units: Sequence[Unit]) -> int:
+    def tokens(self, units: Sequence[Unit], limit: int) -> int:
         """What `text` counts, from its lines: a token or two more rather than less."""
-        return self._plan(units)[0]
+        return self._plan(units, limit)[0]
 
-    def text(self, units: Sequence[Unit]) -> str:
+    def text(self, units: Sequence[Unit], limit: int) -> str:
         """`SUMMARY_MARK`, and a line for each step; those in the middle give way where it would be too long."""
-        _, head, tail, count = self._plan(units)
+        _, head, tail, count = self._plan(units, limit)
         lines = self._steps[units[0].start].lines
         while True:
             text = "\n".join([_title(count), *lines[:head], *_gap(count - head - tail), *lines[count - tail : count]])
-            if not head + tail or self._counter.count(text) <= self._limit:
+            if not head + tail or self._counter.count(text) <= limit:
                 return text
             head, tail = (head - 1, tail) if head >= tail else (head, tail - 1)
 
-    def _plan(self, units: Sequence[Unit]) -> tuple[int, int, int, int]:
+    def _plan(self, units: Sequence[Unit], limit: int) -> tuple[int, int, int, int]:
         """Tokens, lines at the start, lines at the end, lines that there are."""
         steps = self._steps.setdefault(units[0].start, _Steps())
         for unit in units[len(steps.ends) :]:
@@ -50,10 +51,10 @@ class Digest:
         count = steps.ends[len(units) - 1]
         sums = steps.sums
         title = self._counter.count(_title(count)) + 1
-        if title + sums[count] <= self._limit:
+        if title + sums[count] <= limit:
             return title + sums[count], count, 0, count
         fixed = title + self._counter.count("".join(_gap(count))) + 2
-        room = max(self._limit - fixed, 0)
+        room = max(limit - fixed, 0)
         head = min(bisect.bisect_right(sums, room // 2) - 1, count)
         tail = count - bisect.bisect_left(sums, sums[count] - (room - sums[head]), head, count)
         return fixed + sums[head] + sums[count] - sums[count - tail], head, tail, count
@@ -68,12 +69,6 @@ class _Steps:
         """Tokens of the first lines, by how many."""
         self.ends: list[int] = []
         """Lines up to the end of each unit."""
-
-
-def digest_text(turns: Sequence[Turn], layout: Layout, counter: TokenCounter, limit: int) -> str:
-    """The digest of all `turns`, in about `limit` tokens at most; "" where there are none."""
-    units = units_of(turns)
-    return Digest(turns, layout, counter, limit).text(units) if units else ""
 
 
 def unit_lines(turns: Sequence[Turn], layout: Layout, unit: Unit) -> list[str]:

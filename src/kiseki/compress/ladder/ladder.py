@@ -15,14 +15,15 @@ import msgspec
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
 from kiseki.compress.ladder.calls import Observation, brief, observations_of
-from kiseki.compress.ladder.cutting import cut_output
+from kiseki.compress.ladder.cutting import cut_output, cut_outputs
 from kiseki.compress.ladder.digest import Digest
 from kiseki.compress.ladder.file_views import superseded
+from kiseki.compress.ladder.many import change_outputs
 from kiseki.compress.ladder.observations import clean
 from kiseki.compress.metrics import Region
 from kiseki.compress.placement import place
 from kiseki.compress.regions import Unit, choose_region, spans, units_of
-from kiseki.compress.turns import Edit, Layout, Turn, is_summary
+from kiseki.compress.turns import Edit, Layout, Output, Turn, is_summary
 from kiseki.trajectory.text import printable
 
 LEVELS = (1_000, 500, 200)
@@ -38,8 +39,10 @@ LEAST_POINTED = 160
 LONGEST_PATH = 100
 LEAST_MASKED = 32
 """Tokens of an output that is worth leaving out."""
-SURELY_MASKED = 400
-"""Characters of an output that is left out without counting it first."""
+SURELY_LONGER = 400
+"""Characters of an output that is longer than a note in its place, without counting it."""
+SEVERAL = 8
+"""Outputs of a turn that are cut one by one; of more than that all are cut together."""
 JOINT = 4
 """Tokens that a digest may take more where it is put after other text."""
 _SAME = "[Same output as before: "
@@ -120,9 +123,14 @@ def _clean(draft: Draft, editable: Sequence[int], budget: int, edit: Edit) -> in
         before = draft.turns[at]
         after = draft.layout.edit_leaves(before, edit)
         if after is not before and draft.put(at, after):
-            pairs = zip(draft.layout.outputs(before), draft.layout.outputs(after), strict=True)
-            count += sum(old.text != new.text for old, new in pairs)
+            count += len(_differing(draft.layout, before, after))
     return count
+
+
+def _differing(layout: Layout, before: Turn, after: Turn) -> list[int]:
+    """Numbers of the outputs that are not the same in both."""
+    pairs = zip(layout.outputs(before), layout.outputs(after), strict=True)
+    return [number for number, (old, new) in enumerate(pairs) if old.text != new.text]
 
 
 def _cleaned(text: str) -> str:
@@ -146,37 +154,53 @@ def _point(draft: Draft, editable: Sequence[int], budget: int) -> int:
         for at, turn in enumerate(draft.turns)
     ]
     observations = [each for unit in units_of(shown) for each in observations_of(shown, layout, unit)]
-    is_note = [_is_note(each.output.text) for each in observations]
     first: dict[str, Observation] = {}
-    kept_for = {each.output.text[len(_SAME) : -1] for each in observations if each.output.text.startswith(_SAME)}
-    count = 0
-    for nth, each in enumerate(observations):
-        if draft.total <= budget:
-            return count
+    pointers: dict[int, dict[int, str]] = {}
+    for each in observations:
         text = each.output.text
-        if is_note[nth] or len(text) < LEAST_POINTED:
+        if _is_note(text) or len(text) < LEAST_POINTED:
             continue
         if text not in first:
             first[text] = each
-            continue
-        called = brief(first[text].call, first[text].output.name)
-        if each.at in may_change and _replace(draft, each.at, each.number, f"{_SAME}{called}]"):
-            is_note[nth] = True
-            kept_for.add(called)
-            count += 1
+        elif each.at in may_change:
+            pointers.setdefault(each.at, {})[each.number] = f"{_SAME}{brief(first[text].call, first[text].output.name)}]"
+    repeated = {(at, number) for at in pointers for number in _leave_notes(draft, at, pointers[at], budget)}
+    if draft.total <= budget:
+        return len(repeated)
+
+    texts = {pointers[at][number] for at, number in repeated} | {each.output.text for each in observations}
+    kept_for = {text[len(_SAME) : -1] for text in texts if text.startswith(_SAME)}
+    is_note = [(each.at, each.number) in repeated or _is_note(each.output.text) for each in observations]
+    views: dict[int, dict[int, str]] = {}
     for nth, path in sorted(superseded(observations, is_note).items()):
-        if draft.total <= budget:
-            break
         each = observations[nth]
         worth_it = each.at in may_change and len(each.output.text) >= LEAST_POINTED
         if worth_it and brief(each.call, each.output.name) not in kept_for:
-            text = f"{_OLDER}{printable(path, LONGEST_PATH)} left out: its later state is shown below]"
-            count += _replace(draft, each.at, each.number, text)
-    return count
+            note = f"{_OLDER}{printable(path, LONGEST_PATH)} left out: its later state is shown below]"
+            views.setdefault(each.at, {})[each.number] = note
+    return len(repeated) + sum(len(_leave_notes(draft, at, views[at], budget)) for at in views)
 
 
-def _replace(draft: Draft, at: int, number: int, text: str) -> bool:
-    return draft.put(at, draft.layout.replace_outputs(draft.turns[at], {number: text}))
+def _leave_notes(draft: Draft, at: int, notes: Mapping[int, str], budget: int) -> list[int]:
+    """Put `notes` in the place of the outputs with their numbers in turn `at`, in order and as many as needed, those that are
+    shorter. Returns their numbers."""
+    if draft.total <= budget:
+        return []
+    layout, count = draft.layout, draft.counter.count
+    outputs = layout.outputs(draft.turns[at])
+    sizes = _sizes(outputs, draft.tokens[at])
+    gains = {
+        number: sizes[number] - count(note)
+        for number, note in notes.items()
+        if len(outputs[number].text) >= SURELY_LONGER or count(note) < count(outputs[number].text)
+    }
+    return change_outputs(
+        draft,
+        at,
+        gains,
+        lambda numbers: layout.replace_outputs(draft.turns[at], {number: notes[number] for number in numbers}),
+        budget,
+    )
 
 
 # ---- 3 and 4: what costs parts of outputs -----------------------------------------------------------------------------------
@@ -190,7 +214,7 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
     changed: set[tuple[int, int]] = set()
     for level in LEVELS:
         new = [at for at in editable if draft.tokens[at] > level and at not in sizes]
-        sizes |= {at: _sizes(draft.layout, draft.turns[at], draft.tokens[at]) for at in new}
+        sizes |= {at: _sizes(draft.layout.outputs(draft.turns[at]), draft.tokens[at]) for at in new}
         if level > LEVELS[-1] and draft.total - _above(sizes, level) > budget:
             continue  # the next level would have to do it all the same
         slack = level // 8
@@ -198,19 +222,22 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
             too_many = draft.total - budget
             if too_many <= 0:
                 return len(changed)
-            if too_many <= size - level:
-                turn = cut_output(draft, at, number, size, draft.tokens[at] - too_many, TOLERANCE)
+            before = draft.turns[at]
+            if len(sizes[at]) > SEVERAL:
+                cut_outputs(draft, at, sizes[at], level + slack, budget)
+            elif too_many <= size - level:
+                cut_output(draft, at, number, size, draft.tokens[at] - too_many, TOLERANCE)
             else:
-                turn = cut_output(draft, at, number, size, draft.tokens[at] - size + level + slack, 4 * slack)
-            if turn is not None and draft.put(at, turn):
-                changed.add((at, number))
-                sizes[at] = _sizes(draft.layout, draft.turns[at], draft.tokens[at])
+                cut_output(draft, at, number, size, draft.tokens[at] - size + level + slack, 4 * slack)
+            if draft.turns[at] is not before:
+                changed |= {(at, number) for number in _differing(draft.layout, before, draft.turns[at])}
+                sizes[at] = _sizes(draft.layout.outputs(draft.turns[at]), draft.tokens[at])
     return len(changed)
 
 
-def _sizes(layout: Layout, turn: Turn, tokens: int) -> list[int]:
+def _sizes(outputs: Sequence[Output], tokens: int) -> list[int]:
     """Tokens of each output of a turn that has `tokens`: its share by its length."""
-    lengths = [len(each.text) for each in layout.outputs(turn)]
+    lengths = [len(each.text) for each in outputs]
     return [tokens * length // (sum(lengths) or 1) for length in lengths]
 
 
@@ -220,9 +247,18 @@ def _above(sizes: Mapping[int, Sequence[int]], level: int) -> int:
 
 
 def _largest(sizes: Mapping[int, Sequence[int]], least: int) -> list[tuple[int, int, int]]:
-    """Tokens, turn and number of the outputs that have more than `least` tokens, largest first, then oldest."""
-    found = [(size, at, number) for at, each in sizes.items() for number, size in enumerate(each) if size > least]
-    return sorted(found, key=lambda each: (-each[0], each[1:]))
+    """Tokens, turn and number of the outputs that have more than `least` tokens, largest first, then oldest; of a turn whose
+    outputs are cut together only the largest."""
+    found: list[tuple[int, int, int]] = []
+    for at, each in sizes.items():
+        large = [(size, at, number) for number, size in enumerate(each) if size > least]
+        found += large if len(each) <= SEVERAL else sorted(large, key=_rank)[:1]
+    return sorted(found, key=_rank)
+
+
+def _rank(output: tuple[int, int, int]) -> tuple[int, int, int]:
+    size, at, number = output
+    return -size, at, number
 
 
 def _mask(draft: Draft, editable: Sequence[int], budget: int, before: Sequence[tuple[Turn, int]]) -> int:
@@ -231,13 +267,14 @@ def _mask(draft: Draft, editable: Sequence[int], budget: int, before: Sequence[t
     for at in editable:
         if draft.total <= budget:
             break
+        turn, tokens = before[at]
+        sizes = _sizes(draft.layout.outputs(turn), tokens)
+        notes: dict[int, str] = {}
         for number, output in enumerate(draft.layout.outputs(draft.turns[at])):
-            if draft.total <= budget:
-                break
-            small = len(output.text) < SURELY_MASKED and draft.counter.count(output.text) < LEAST_MASKED
+            small = len(output.text) < SURELY_LONGER and draft.counter.count(output.text) < LEAST_MASKED
             if not (small or _is_note(output.text)):
-                size = _sizes(draft.layout, *before[at])[number]
-                count += _replace(draft, at, number, f"{_MASK}{size:,} tokens]")
+                notes[number] = f"{_MASK}{sizes[number]:,} tokens]"
+        count += len(_leave_notes(draft, at, notes, budget))
     return count
 
 
@@ -271,18 +308,19 @@ def _digest(draft: Draft, config: CompressionConfig, budget: int, originals: Seq
 
 
 def _choose(draft: Draft, config: CompressionConfig, budget: int, told: Sequence[Turn]) -> tuple[Sequence[Unit], str] | None:
-    digest = Digest(told, draft.layout, draft.counter, config.summary_target_tokens)
+    digest = Digest(told, draft.layout, draft.counter)
+    limit = config.summary_target_tokens
     region = choose_region(
         draft.turns,
         draft.tokens,
         spans(draft.turns, config),
         draft.total - budget,
-        lambda units: digest.tokens(units) + JOINT,
+        lambda units: digest.tokens(units, limit) + JOINT,
         own_turn=config.summary_placement == "human",
     )
     if not region:
         return None
     room = sum(draft.tokens[region[0].start : region[-1].end]) - (draft.total - budget) - JOINT
-    if 0 < room < digest.tokens(region):  # fewer lines, and the row fits after all
-        digest = Digest(told, draft.layout, draft.counter, room)
-    return region, digest.text(region)
+    if 0 < room < digest.tokens(region, limit):  # fewer lines, and the row fits after all
+        limit = room
+    return region, digest.text(region, limit)

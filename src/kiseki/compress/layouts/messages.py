@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from kiseki.compress.layouts.leaves import edit_text
-from kiseki.compress.layouts.text_content import append_text, content_text, edit_parts
+from kiseki.compress.layouts.text_content import append_text, content_text, edit_parts, shown
 from kiseki.compress.layouts.text_protocol import commands
 from kiseki.compress.turns import Call, Edit, Output, Role, Turn, turn_of
 
@@ -35,7 +35,7 @@ class Messages:
     def read(self, data: dict[str, Any], raw: msgspec.Raw) -> Turn:
         role = ROLES.get(str(data.get("role")))
         if role is None:
-            raise ValueError(f"its 'role' is {data.get('role')!r}, not one of {', '.join(ROLES)}")
+            raise ValueError(f"its 'role' is {shown(data.get('role'))}, not one of {', '.join(ROLES)}")
         return Turn(role, _text(data), data, raw)
 
     def calls(self, turn: Turn) -> list[Call]:
@@ -51,8 +51,8 @@ class Messages:
         data = turn.data
         return [Output(content_text(data.get("content")), str(data.get("name") or ""), str(data.get("tool_call_id") or ""))]
 
-    def edit_leaves(self, turn: Turn, edit: Edit, which: int | None = None) -> Turn:
-        if which not in (None, 0):
+    def edit_leaves(self, turn: Turn, edit: Edit, which: Collection[int] | None = None) -> Turn:
+        if which is not None and 0 not in which:
             return turn
         content = edit_parts(turn.data.get("content"), lambda text: edit_text(text, edit))
         return turn if content == turn.data.get("content") else self._with(turn, content)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from kiseki.compress.layouts.leaves import edit_json, edit_text
-from kiseki.compress.layouts.text_content import append_text, content_text, edit_parts
+from kiseki.compress.layouts.text_content import append_text, content_text, edit_parts, shown
 from kiseki.compress.layouts.text_protocol import commands
-from kiseki.compress.turns import Call, Edit, Output, Role, Turn, encode_clean, turn_of
+from kiseki.compress.turns import Call, Edit, Output, Role, Turn, turn_of
+from kiseki.trajectory.row_files import encode_row
 from kiseki.trajectory.sharegpt import escape_json, escape_text, unescape_json
 
 ROLES: dict[str, Role] = {
@@ -44,7 +45,7 @@ class ShareGPT:
     def read(self, data: dict[str, Any], raw: msgspec.Raw) -> Turn:
         role = ROLES.get(str(data.get("from")))
         if role is None:
-            raise ValueError(f"its 'from' is {data.get('from')!r}, not one of {', '.join(ROLES)}")
+            raise ValueError(f"its 'from' is {shown(data.get('from'))}, not one of {', '.join(ROLES)}")
         return Turn(role, content_text(data.get("value")), data, raw)
 
     def calls(self, turn: Turn) -> list[Call]:
@@ -63,9 +64,9 @@ class ShareGPT:
         outputs = [_read_output(turn.text[start:end]) for start, end in _blocks(turn.text, "tool_response")]
         return outputs or [Output(turn.text)]
 
-    def edit_leaves(self, turn: Turn, edit: Edit, which: int | None = None) -> Turn:
+    def edit_leaves(self, turn: Turn, edit: Edit, which: Collection[int] | None = None) -> Turn:
         def change(number: int, payload: str) -> str:
-            return payload if which not in (None, number) else _edit_payload(payload, edit)
+            return _edit_payload(payload, edit) if which is None or number in which else payload
 
         return self._with_blocks(turn, change, lambda text: edit_text(text, edit))
 
@@ -89,8 +90,8 @@ class ShareGPT:
 
     def _with_blocks(self, turn: Turn, change: Callable[[int, str], str], change_plain: Edit) -> Turn:
         """The turn with the payload of each response changed; with its text, where it has no response blocks."""
-
         numbers = itertools.count()
+        tagged = next(_blocks(turn.text, "tool_response"), None) is not None
 
         def of_text(text: str) -> str:
             pieces = []
@@ -98,7 +99,7 @@ class ShareGPT:
             for start, end in _blocks(text, "tool_response"):
                 pieces += [text[at:start], change(next(numbers), text[start:end])]
                 at = end
-            if pieces or next(_blocks(turn.text, "tool_response"), None) is not None:
+            if tagged:
                 return "".join([*pieces, text[at:]])
             changed = change_plain(text)  # not where what is left of the text would be taken for tags
             return text if next(_blocks(changed, "tool_response"), None) else changed
@@ -144,7 +145,7 @@ def _fields(payload: str) -> dict[str, msgspec.Raw] | None:
     if not payload.startswith("{"):
         return None
     try:  # with NaN or lone surrogates: Python's JSON, which many datasets hold
-        return _columns(encode_clean(json.loads(payload)))
+        return _columns(encode_row(json.loads(payload)))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
 

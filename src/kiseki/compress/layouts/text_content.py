@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kiseki.compress.turns import Edit
-from kiseki.trajectory.text import clean_text
+from kiseki.trajectory.text import clean_text, printable
 
 
 def content_text(content: Any) -> str:
@@ -19,6 +19,11 @@ def content_text(content: Any) -> str:
     import msgspec
 
     return msgspec.json.encode(content).decode()
+
+
+def shown(value: Any) -> str:
+    """A value of a row, as a message can hold it."""
+    return printable(repr(value), 80)
 
 
 def part_text(part: Any) -> str:

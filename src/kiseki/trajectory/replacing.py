@@ -1,4 +1,4 @@
-"""Files in a run folder: complete or not there. Written under a temporary name, synced, renamed."""
+"""Files that are complete or not there: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
