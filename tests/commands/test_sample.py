@@ -20,8 +20,9 @@ from support import REPOSITORY, SECONDS, children, environment, kiseki, read_row
 
 from kiseki.commands.main import main
 from kiseki.compress.config import CompressionConfig
-from kiseki.sampling.draw import SampleJob, draw_sample
+from kiseki.sampling.draw import draw_sample
 from kiseki.sampling.folder import SAMPLE, Saved, Tally
+from kiseki.sampling.job import SampleJob
 
 LADDER = ("--strategy=ladder", "--target_max_tokens=1900", "--min_tokens=2000")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -82,12 +83,16 @@ def test_datasets_of_two_layouts_become_one_compressed_file(tmp_path: Path) -> N
         "json", data_files=str(tmp_path / "data" / "mixed.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
     )
     assert list(loaded) == rows
-    again = kiseki("sample", *flags, "--skip_download", cwd=tmp_path)
+    assert "104 rows" not in done.stdout and "the datasets mix ShareGPT turns and chat messages: 40 rows became" in done.stdout
+    again = kiseki("sample", *LADDER[:2], "--skip_download", "--output_name=mixed", cwd=tmp_path, COLUMNS="60")
     assert "is there already" in again.stdout
+    shown = "".join(each for each in again.stdout if each.isalnum() or each in "./")
+    assert "more.jsonl.gz" in shown and "…" not in again.stdout  # folded, not cut
 
 
 def test_a_killed_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = shards(tmp_path / "served" / "org" / "name", 3)
+    (served / "README.md").write_text("No metadata, which its library warns of.\n")
     flags = ("sample", *LADDER, "--datasets=org/name", "--total_samples=30", "--batch_size=10", "--num_proc=2")
     progress = tmp_path / "data" / "compressed_agentic_raw" / "progress.json"
     held, refused = {"train-00001-of-00003.parquet"}, {"train-00002-of-00003.parquet"}
@@ -106,6 +111,9 @@ def test_a_killed_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
         failed = kiseki(*flags, cwd=tmp_path, status=2, HF_ENDPOINT=address, HF_HOME=cache)
         assert failed.stderr.startswith("kiseki: cannot read the dataset org/name: ") and failed.stderr.count("\n") == 1
         assert tally(progress).rows == 80  # what was read is kept
+        unknown = kiseki("sample", "--strategy=ladder", "--datasets=org/nope", cwd=tmp_path, status=2, HF_ENDPOINT=address)
+        assert unknown.stderr.startswith("kiseki: cannot read the dataset org/nope: ") and unknown.stderr.count("\n") == 1
+        assert "it is no local path either: check the name, the network or proxy, and HF_TOKEN" in unknown.stderr
         refused.clear()
         kiseki(*flags, cwd=tmp_path, HF_ENDPOINT=address, HF_HOME=cache)
     assert workers and not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
@@ -115,6 +123,46 @@ def test_a_killed_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
     assert tally(progress) == whole.tally and whole.tally.rows == 120
     assert progress.with_name(SAMPLE).read_bytes() == (tmp_path / "whole" / SAMPLE).read_bytes()
     assert len(read_rows(tmp_path / "data" / "compressed_agentic.jsonl")) == 30
+
+
+def test_nobodys_file_is_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [{"conversations": trajectory(at)} for at in range(1, 4)]
+    mine = write_rows(data / "compressed_agentic.jsonl", rows).read_bytes()
+    flags = ("sample", *LADDER, "--num_proc=1")
+
+    def refused(*more: str) -> str:
+        before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+        assert main([*flags, *more]) == 2
+        assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+        return capsys.readouterr().err
+
+    says = "compressed_agentic.jsonl is there, and this command has not made it as it is"
+    write_rows(data / "other.jsonl", rows)
+    for datasets in ("data/compressed_agentic.jsonl", "data", "data/other.jsonl"):
+        assert says in refused(f"--datasets={datasets}")
+    (data / "x_raw").write_text("")
+    assert "data/x_raw is a file, and a folder is needed" in refused("--datasets=data", "--output_name=x")
+    (data / "y.jsonl").mkdir()
+    assert "data/y.jsonl is a folder, and a file is to be written" in refused("--datasets=data", "--output_name=y")
+    assert "data/x_raw is a file" in refused("--datasets=data", "--output_dir=data/x_raw")
+
+    made = ("--datasets=data", "--output_name=made")  # its own result does not become its input
+    for _ in range(2):
+        assert main([*flags, *made]) == 0
+    assert "is there already" in capsys.readouterr().out
+    assert main([*flags, *made, "--total_samples=2"]) == 0
+    assert len(read_rows(data / "made.jsonl")) == 2
+    assert tally(data / "made_raw" / "progress.json").rows == 6
+    assert "is what this command writes" in refused("--datasets=data/made_raw/sample.jsonl", "--output_name=made")
+    with (data / "made.jsonl").open("a") as file:
+        file.write("{}\n")
+    assert "made.jsonl is there, and this command has not made it" in refused(*made)
+    assert (data / "compressed_agentic.jsonl").read_bytes() == mine
 
 
 @pytest.mark.parametrize(

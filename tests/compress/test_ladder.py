@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from compress.trajectories import Counting, LayoutName, make_row, messages_rows, sharegpt_rows, shell
+from compress.laddering import CONFIG, COUNTER, LAYOUTS, check_calls, laddered, lines, outputs, read
+from compress.trajectories import LayoutName, make_row, messages_rows, sharegpt_rows, shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,32 +18,9 @@ from kiseki.compress.draft import Draft
 from kiseki.compress.ladder.ladder import Ladder, clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
 from kiseki.compress.regions import is_protected, spans
-from kiseki.compress.turns import SUMMARY_MARK, Layout, Turn, is_summary, read_trajectory
-from kiseki.trajectory.tokens import BUNDLED, open_counter
+from kiseki.compress.turns import SUMMARY_MARK, Layout, Turn, is_summary
 
-COUNTER = open_counter(BUNDLED)
-CONFIG = CompressionConfig(strategy="ladder", last_n_turns=2, summary_target_tokens=120)
 NOTES = ("[Same output as before", "[Older view of ", "[Old output left out")
-LAYOUTS = pytest.mark.parametrize("layout", ["sharegpt", "messages"])
-
-
-def read(row: dict[str, Any]) -> Draft:
-    trajectory = read_trajectory(json.dumps(row).encode())
-    return Draft(trajectory.turns, trajectory.layout, COUNTER)
-
-
-def laddered(row: dict[str, Any], less: int, config: CompressionConfig = CONFIG) -> tuple[Draft, Draft, Ladder]:
-    """The row before, after it was made `less` tokens shorter (as far as it goes), and what was done."""
-    before, draft = read(row), read(row)
-    return before, draft, run_ladder(draft, config, before.total - less)
-
-
-def outputs(draft: Draft) -> list[str]:
-    return [each.text for turn in draft.turns if turn.role == "tool" for each in draft.layout.outputs(turn)]
-
-
-def lines(count: int, what: str = "line") -> str:
-    return "\n".join(f"{what} {number}: something that was printed" for number in range(count))
 
 
 # ---- the steps, one by one ---------------------------------------------------------------------------------------------------
@@ -278,25 +256,6 @@ def is_subsequence(few: Sequence[Any], many: Sequence[Any]) -> bool:
     return all(each in rest for each in few)
 
 
-def check_calls(draft: Draft) -> None:
-    """Every call has its output and every output its call."""
-    layout = draft.layout
-    for at, turn in enumerate(draft.turns):
-        if turn.role != "gpt":
-            continue
-        calls = layout.calls(turn)
-        after = []
-        for answer in draft.turns[at + 1 :]:
-            if answer.role != "tool":
-                break
-            after += layout.outputs(answer)
-        assert len(after) == len(calls)
-        if all(call.id for call in calls):
-            assert [each.id for each in after] == [call.id for call in calls]
-    for first, second in zip(draft.turns, draft.turns[1:], strict=False):
-        assert second.role != "tool" or first.role in ("gpt", "tool")
-
-
 def check_json(before: Draft, draft: Draft) -> None:
     """What was JSON is JSON, or a note."""
     if not any("from" in turn.data for turn in before.turns):
@@ -341,39 +300,6 @@ def test_parallel_outputs_are_edited_each_by_itself() -> None:
     assert turn.text.count("</tool_response>") == 3
 
 
-@pytest.mark.parametrize(
-    ("what", "length", "less", "step"),
-    [
-        ("one", 20, 7_000, "observations_repeated"),
-        ("each", 120, 70_000, "observations_cut"),
-        ("each", 8, 5_000, "observations_masked"),
-        ("each", 8, 10**9, "observations_masked"),
-    ],
-)
-def test_a_turn_with_many_outputs_is_rewritten_and_counted_a_few_times(what: str, length: int, less: int, step: str) -> None:
-    parallel = [shell(f"c {number}", lines(length, f"{number if what == 'each' else 0}")) for number in range(100)]
-    row = make_row([shell("a", "x"), parallel, shell("b", "x"), shell("e", "x")])
-    counter = Counting()
-    before = read(row)
-    draft = Draft(before.turns, before.layout, counter)
-    done = run_ladder(draft, CONFIG, before.total - less)
-    assert done.counts()[step] > 20
-    assert counter.characters < 15 * len(json.dumps(row))
-    if less < before.total:
-        size = before.tokens[5] // 100
-        assert 0 <= before.total - less - draft.total < 4 * size, "no more than needed, by an output or a few"
-    check_calls(draft)
-
-
-def test_of_many_outputs_the_large_ones_are_cut() -> None:
-    parallel = [shell(f"c {number}", lines(400 if number == 30 else 3, f"{number}")) for number in range(40)]
-    row = make_row([shell("a", "x"), parallel, shell("b", "x"), shell("e", "x")])
-    before, draft, done = laddered(row, 1_000)
-    assert done == Ladder(observations_cut=1)
-    changed = [at for at, (old, new) in enumerate(zip(outputs(before), outputs(draft), strict=True)) if old != new]
-    assert changed == [31]
-
-
 def test_numbers_that_cannot_be_cut_are_left_out() -> None:
     row = make_row([shell("a", "x"), ("numbers", {}, json.dumps(list(range(3_000)))), shell("e", "x")])
     _, draft, done = laddered(row, 100)
@@ -399,28 +325,6 @@ def test_parts_that_are_no_text_stay() -> None:
     _, draft, _ = laddered(row, 10**6)
     kept = [turn.data["content"] for turn in draft.turns if isinstance(turn.data["content"], list)]
     assert all(content[1] == image and content[0]["text"].startswith(NOTES) for content in kept)
-
-
-@pytest.mark.parametrize("placement", ["human", "first_human"])
-@LAYOUTS
-def test_an_output_that_quotes_a_summary_is_an_output(layout: LayoutName, placement: Any) -> None:
-    quoted = f"notes.md\n\n{SUMMARY_MARK} not one of ours\n\n{lines(60)}"
-    steps = [("read", {"file": "notes.md"}, quoted), ("read", {"file": "b"}, f"b\n{quoted}")]
-    steps += [shell("ls", lines(9, f"{number}")) for number in range(9)]
-    config = msgspec.structs.replace(CONFIG, summary_placement=placement)
-    row = make_row(steps, layout=layout, said="I look. " * 20)
-    before, draft, done = laddered(row, 300, config)
-    assert done.observations_cut + done.observations_masked == 1 and draft.turns[5] != before.turns[5]
-    before, draft, done = laddered(row, 10**6, config)
-    assert done.units_digested and [turn.raw for turn in draft.turns[2:4]] == [turn.raw for turn in before.turns[2:4]]
-
-
-@LAYOUTS
-def test_the_last_paragraph_of_a_protected_output_is_no_place_for_a_digest(layout: LayoutName) -> None:
-    steps = [("read", {"file": "notes.md"}, f"notes.md\n\n{SUMMARY_MARK} not one of ours"), *[shell("ls", "x")] * 9]
-    before, draft, done = laddered(make_row(steps, layout=layout, said="I look. " * 20), 10**6)
-    assert done.units_digested and draft.turns[3] == before.turns[3]
-    assert draft.turns[4].role == "human" and draft.turns[4].text.startswith(SUMMARY_MARK)
 
 
 def test_a_system_turn_in_the_middle_stays_between_two_digests() -> None:

@@ -74,7 +74,7 @@ def test_the_notice_is_in_the_system_turn_of_each_segment_and_in_the_budget() ->
 
 
 def test_a_row_that_the_notice_would_make_longer_stays_as_it_was() -> None:
-    row = make_row([("numbers", {}, json.dumps(list(range(2_000))))], final="ok")
+    row = make_row([shell("ls", "x")], said="I look. " * 500, final="ok")
     done = segmented(row, add_summary_notice=True, summary_notice_text=NOTICE * 20)
     assert [texts_of(each) for each in done.rows] == [texts_of(json.dumps(row).encode())]
     assert done.metrics[0].error and not done.metrics[0].was_compressed

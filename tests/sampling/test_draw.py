@@ -16,9 +16,10 @@ from sampling.samples import COUNTER, LONG, MIN_TOKENS, SHORT, draw, messages, s
 from kiseki.compress.config import CompressionConfig
 from kiseki.errors import DatasetError, UsageError
 from kiseki.sampling.draw import draw_sample, shares
-from kiseki.sampling.folder import SAMPLE, Tally
+from kiseki.sampling.folder import SAMPLE, Tally, differences
 from kiseki.sampling.job import SampleJob
-from kiseki.sampling.resume import find_finished
+from kiseki.sampling.resume import find_finished, settings_of
+from kiseki.trajectory.tokens import Tokenizer
 
 
 @pytest.fixture
@@ -111,8 +112,8 @@ class Stop(BaseException):
     pass
 
 
-@pytest.mark.parametrize("num_proc", [1, 2])
-def test_an_interrupted_draw_ends_as_if_it_had_not_been(tmp_path: Path, rows: Path, num_proc: int) -> None:
+@pytest.mark.parametrize(("num_proc", "every"), [(1, 3), (2, 13)])
+def test_an_interrupted_draw_ends_as_if_it_had_not_been(tmp_path: Path, rows: Path, num_proc: int, every: int) -> None:
     other = write_rows(tmp_path / "other.jsonl", [messages(number) for number in range(100, 220)])
     notes: list[str] = []
     whole = draw(tmp_path, rows, other, raw="whole", note=notes.append)
@@ -123,7 +124,7 @@ def test_an_interrupted_draw_ends_as_if_it_had_not_been(tmp_path: Path, rows: Pa
         nonlocal calls, read
         calls += 1
         read += 1
-        if calls % 3 == 0:
+        if calls % every == 0:
             raise Stop
 
     for _ in range(40):
@@ -198,6 +199,12 @@ def test_a_seed_may_have_any_number_of_digits(tmp_path: Path, rows: Path) -> Non
     seed = 7 * 10**70
     drawn = sample(tmp_path, rows, seed=seed)
     assert sample(tmp_path, rows, seed=seed) == drawn != sample(tmp_path, rows, seed=seed + 1, raw="other")
+
+
+def test_a_tokenizer_whose_files_are_others_draws_afresh(tmp_path: Path) -> None:
+    job = SampleJob(("rows.jsonl",), tmp_path / "raw")
+    one, other = (settings_of(job, Tokenizer("file", "t.json", "t.json", version=each)) for each in ("1", "2"))
+    assert differences(one, other) == "tokenizer_version 1, not 2"
 
 
 def test_a_draw_goes_on_without_a_dataset_that_cannot_be_read(tmp_path: Path, rows: Path) -> None:

@@ -114,8 +114,9 @@ def test_a_single_part_is_a_split_or_a_configuration(tmp_path: Path) -> None:
         assert read(source) == [first], parts
     for parts, says in (
         ("", "has the configurations one, two: say which, as .*:one$"),
-        (":train", "'train' is no configuration; for a split say which of one, two it is of, as .*:one:train$"),
-        (":two:nope", r"'nope' is no split \(train, best\)"),
+        (":train", "has the configurations one, two: say which, as .*:one:train$"),
+        (":nope", r"'nope' is neither a configuration \(one, two\) nor a split \(train\)"),
+        (":two:nope", r"'nope' is no split of two \(train, best\)"),
         (":three:train", "has no configuration 'three', only one, two"),
     ):
         with pytest.raises(DatasetError, match=says):
@@ -219,6 +220,10 @@ MIXED: list[dict[str, Any]] = [
     {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "a", "arguments": {"b": 1}}}]}]},
     {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "a", "arguments": {"c": [2]}}}]}]},
 ]
+CONTENTS: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "1"}]},
+    {"messages": [{"role": "user", "content": []}]},
+]
 
 
 def given_fields(value: Any) -> Any:
@@ -231,10 +236,7 @@ def given_fields(value: Any) -> Any:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_what_has_no_single_type_comes_as_it_is(tmp_path: Path, kind: str) -> None:
     """The library stores whole turns, contents and arguments as JSON text then."""
-    for name, rows in {
-        "turns": MIXED,
-        "contents": [{"messages": [{"role": "user", "content": each}]} for each in ("1", [])],
-    }.items():
+    for name, rows in {"turns": MIXED, "contents": CONTENTS}.items():
         data = tmp_path / name / "data"
         data.mkdir(parents=True)
         if kind == "jsonl":

@@ -82,7 +82,9 @@ def test_what_the_datasets_library_stores_as_json(tmp_path: Path) -> None:
     assert isinstance(pq.read_schema(library).field("meta").type, pa.JsonType)
     assert read_all(library) == rows
     copy = write_rows(tmp_path / "copy.parquet", read_all(library), library)
-    assert pq.read_table(copy).equals(pq.read_table(library)) and pq.read_schema(copy).metadata == pq.read_schema(library).metadata
+    assert (
+        pq.read_table(copy).equals(pq.read_table(library)) and pq.read_schema(copy).metadata == pq.read_schema(library).metadata
+    )
     in_text = write_table(tmp_path / "text.parquet", pq.read_table(library).cast(plain(pq.read_schema(library))))
     assert read_all(in_text) == rows and read_all(write_rows(tmp_path / "again.parquet", rows, in_text)) == rows
     loaded = datasets.load_dataset("parquet", data_files=str(copy), split="train", cache_dir=str(tmp_path / "cache"))

@@ -201,8 +201,8 @@ def turn_of(role: Role, text: str, data: dict[str, Any]) -> Turn:
 
 
 def is_summary(turn: Turn) -> bool:
-    """Whether a summary or digest was put there earlier: a human turn that begins with the mark, or a human or tool turn whose last
-    paragraph does, after its responses. One in the middle is only quoted."""
+    """Whether a summary or digest was put there earlier: a human turn that begins with the mark, or a human or tool turn whose
+    last paragraph does, after its responses. A mark in the middle is only quoted."""
     if turn.role == "human" and turn.text.startswith(SUMMARY_MARK):
         return True
     own = turn.text.rpartition("</tool_response>")[2]

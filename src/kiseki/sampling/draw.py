@@ -2,7 +2,7 @@
 
 Every conversation has a priority, a hash of the seed and what it says; the smallest win. So the same seed gives the same rows,
 whatever the number of processes, the order of the rows, and however often the download was interrupted; and the same
-conversation is known again in another dataset.
+conversation is known again in another dataset, as long as the first one is in the draw: what fell out of it is not remembered.
 
 ```
 datasets ──▶ chunks ──▶ processes (read, hash, count tokens) ──▶ reservoirs, one per dataset ──▶ sample.jsonl

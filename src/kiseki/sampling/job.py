@@ -11,7 +11,7 @@ class SampleJob(msgspec.Struct, frozen=True):
     """What is drawn from where."""
 
     datasets: tuple[str, ...]
-    """As `sources.py` reads them."""
+    """As `sources.py` reads them. A conversation that several have drawn is taken from the first of them."""
     folder: Path
     """Of the raw sample and of what is needed to go on with it."""
     written: tuple[Path, ...] = ()

@@ -71,19 +71,18 @@ def find_parts(name: str, parts: list[str], commit: str | None) -> tuple[str, st
     datasets = library()
     configs = datasets.get_dataset_config_names(name, revision=commit)
     listed = ", ".join(configs)
-    if parts[0] in configs:
-        config, split = parts[0], parts[1] if len(parts) == 2 else ""
-    elif len(parts) == 2:
+    if parts[0] in configs and len(parts) == 1:
+        return parts[0], ""
+    if parts[0] not in configs and len(parts) == 2:
         raise DatasetError(f"{name} has no configuration {parts[0]!r}, only {listed}")
-    else:
-        config, split = "", parts[0]
-        if len(configs) > 1 and datasets.get_dataset_default_config_name(name, revision=commit) is None:
-            example = f"{name}:{configs[0]}:{split}"
-            raise DatasetError(f"{name}: {split!r} is no configuration; for a split say which of {listed} it is of, as {example}")
-    splits = datasets.get_dataset_split_names(name, config or None, revision=commit) if split else []
-    if split and split not in splits:
-        what = "no split" if config else f"neither a configuration ({listed}) nor a split"
+    config, split = parts if len(parts) == 2 else ("", parts[0])
+    default = config or datasets.get_dataset_default_config_name(name, revision=commit)
+    splits = datasets.get_dataset_split_names(name, default or configs[0], revision=commit)
+    if split not in splits:
+        what = f"no split of {config}" if config else f"neither a configuration ({listed}) nor a split"
         raise DatasetError(f"{name}: {split!r} is {what} ({', '.join(splits)})")
+    if not default:
+        raise DatasetError(f"{name} has the configurations {listed}: say which, as {name}:{configs[0]}:{split}")
     return config, split
 
 

@@ -128,8 +128,9 @@ class Schema:
     def changes(self) -> str:
         """What became of the conversations, in a line; "" where they are as they were."""
         if self.mixed:
+            rows = "1 row" if self.converted == 1 else f"{self.converted:,} rows"
             lost = f"; {self.media:,} images and the like are now notes as [image]" if self.media else ""
-            return f"{self.mixed}: {self.converted:,} row{'s' * (self.converted != 1)} became ShareGPT turns in the column {SHAREGPT_COLUMN!r}{lost}"
+            return f"{self.mixed}: {rows} became ShareGPT turns in the column {SHAREGPT_COLUMN!r}{lost}"
         return "the arguments of calls have no single type: they are JSON text in all rows" if self.mixed_arguments else ""
 
     def _write_conversation(self, trajectory: Trajectory) -> tuple[dict[str, Any], set[str]]:

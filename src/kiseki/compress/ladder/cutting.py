@@ -58,10 +58,9 @@ def cut_output(draft: Draft, at: int, number: int, size: int, most: int, toleran
         draft.put(at, found)
 
 
-def cut_outputs(draft: Draft, at: int, sizes: Sequence[int], most: int, budget: int) -> list[int]:
+def cut_outputs(draft: Draft, at: int, sizes: Sequence[int], most: int, budget: int) -> None:
     """Cut the outputs of turn `at` that have more than `most` tokens, each string in them to about as many, until the draft is
-    within `budget`: the largest first. Returns their numbers. Less exact than `cut_output`, but the turn is not rewritten and
-    counted for each output.
+    within `budget`: the largest first. Less exact than `cut_output`, but the turn is not rewritten and counted for each output.
 
     `sizes`: tokens of each output, about.
     """
@@ -69,7 +68,7 @@ def cut_outputs(draft: Draft, at: int, sizes: Sequence[int], most: int, budget: 
     density = draft.tokens[at] / max(len(turn.text), 1)
     edit = partial(cut_text, keep=int(most / density), density=density)
     large = sorted((number for number, size in enumerate(sizes) if size > most), key=lambda number: -sizes[number])
-    return change_outputs(
+    change_outputs(
         draft,
         at,
         {number: sizes[number] - most for number in large},

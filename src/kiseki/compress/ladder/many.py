@@ -7,21 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from kiseki.compress.draft import Draft
 from kiseki.compress.turns import Turn
 
+EXACT = 4
+"""Rounds after which each takes twice as many outputs as the one before, at least."""
+
 
 def change_outputs(
     draft: Draft, at: int, gains: Mapping[int, int], make: Callable[[Sequence[int]], Turn], budget: int
 ) -> list[int]:
-    """Change outputs of turn `at`, in the order of `gains`, until the draft is within `budget` tokens. Returns the numbers of those
-    that were changed: not the ones with which the turn would be no shorter.
+    """Change outputs of turn `at`, in the order of `gains`, until the draft is within `budget` tokens. Returns the numbers of
+    those that were changed: not the ones with which the turn would be no shorter.
 
     `gains`: by the output's number, about how many tokens its change saves. `make`: the turn as it is in the draft, with these
-    outputs changed. It is done in rounds, each for as many outputs as the gains say; where they promise too much, a round has
-    twice as many as the one before at least.
+    outputs changed. It is done in rounds, each for as many outputs as the gains say; where they promise too much again and again,
+    for more.
     """
     waiting = list(gains)
     changed: list[int] = []
-    least = 1
+    rounds = 0
     while waiting and (too_many := draft.total - budget) > 0:
+        least = 2 ** max(rounds - EXACT, 0)
         count = saved = 0
         while count < len(waiting) and (count < least or saved < too_many):
             saved += gains[waiting[count]]
@@ -29,5 +33,5 @@ def change_outputs(
         now, waiting = waiting[:count], waiting[count:]
         if draft.put(at, make(now)):
             changed += now
-        least *= 2
+        rounds += 1
     return changed
