@@ -4,4 +4,5 @@ import sys
 
 from kiseki.commands.main import main
 
-sys.exit(main(["compress", *sys.argv[1:]]))
+if __name__ == "__main__":  # processes that it starts may import it
+    sys.exit(main(["compress", *sys.argv[1:]]))

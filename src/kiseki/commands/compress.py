@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, one_of
+from kiseki.commands.shared_flags import add_summary_flags
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -65,11 +66,7 @@ def build_parser(prog: str = "kiseki compress") -> Parser:
     )
     flag(look, "plot", str, "FILE.png: tokens before and after as a picture; pip install 'kiseki[plot]'", "")
     flag(look, "show", at_least(1), "print row N (the first is 1) before and after, side by side, and write nothing")
-    spend = parser.add_argument_group("what summaries may cost")
-    flag(spend, "max_cost", at_least(0, float), "US dollars (default: no limit)")
-    flag(spend, "max_total_tokens", at_least(1), "tokens, in and out (default: no limit)")
-    words = "YAML with prices that the endpoint does not list: 'model: {input: 3, output: 15}', US dollars per million tokens"
-    flag(spend, "prices", str, words, "")
+    spend = add_summary_flags(parser)
     switch(spend, "strict", "exit status 3 when a row is still over the target")
     parser.set_defaults(mark_summary=None, trust_remote_code=None)  # off where neither the flag nor the file says anything
     return parser

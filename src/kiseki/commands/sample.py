@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, names, one_of
+from kiseki.commands.shared_flags import add_summary_flags
 from kiseki.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def build_parser(prog: str = "kiseki sample") -> Parser:
     flag(how, "strategy", one_of("summary", "ladder", "segment"), "summary, ladder or segment (default: summary)")
     flag(how, "target_max_tokens", at_least(1), "tokens that a trajectory may have (default: 15250)")
     flag(how, "tokenizer", str, "what counts tokens, also those of --min_tokens (default: bundled)")
+    add_summary_flags(parser)
     work = parser.add_argument_group("running it")
     flag(work, "num_proc", at_least(1), "processes that count tokens, never more than there are cores", 8)
     flag(work, "batch_size", at_least(1), "rows that a process gets at once, and after which a download can go on", 100)
@@ -123,7 +125,8 @@ def _run(flags: argparse.Namespace) -> int:
         total, least = job.total_samples, job.min_tokens
     _print_parts(console, total, least, parts)
     console.print(Text(f"raw sample: {folder / SAMPLE}"), soft_wrap=True)
-    return run_compression(CompressionJob(folder / SAMPLE, result), config, console)
+    limits = {"max_cost": flags.max_cost, "max_total_tokens": flags.max_total_tokens, "prices": flags.prices}
+    return run_compression(CompressionJob(folder / SAMPLE, result, **limits), config, console)
 
 
 def _finished(flags: argparse.Namespace, config: CompressionConfig, folder: Path, console: Console) -> Saved:

@@ -55,7 +55,7 @@ def bins(totals: Totals, target: int) -> list[int]:
     highest = max([*totals.before, *totals.after, 1])
     factors = (factor * 2**power for power in range(60) for factor in (1.5, 2))
     while highest > bounds[-1]:
-        bounds.append(int(target * next(factors)) + 1)
+        bounds.append(max(bounds[-1] + 1, int(target * next(factors))))
     return bounds
 
 
