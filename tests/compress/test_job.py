@@ -54,7 +54,11 @@ def compress(*arguments: str, cwd: Path, status: int = 0) -> subprocess.Complete
         patch.setenv("COLUMNS", "200")
         patch.delenv("OPENROUTER_API_KEY", raising=False)
         found = main(["compress", *arguments])
-    shown = [stream.buffer.getvalue().decode() for stream in (out, error) if not stream.flush()]  # type: ignore[attr-defined]
+    shown = []
+    for stream, memory in ((out, out.buffer), (error, error.buffer)):
+        stream.flush()
+        assert isinstance(memory, io.BytesIO)
+        shown.append(memory.getvalue().decode())
     assert found == status, (found, *shown)
     return subprocess.CompletedProcess(arguments, found, *shown)
 
