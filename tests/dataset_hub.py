@@ -6,30 +6,16 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
+from hub_server import SHA, Answering, serving
 
 
 @contextmanager
 def dataset_hub(datasets: dict[str, Path], *, held: set[str], refused: set[str]) -> Iterator[str]:
     """Its address. Files whose names are in `held` are not answered for as long as they are, those in `refused` with 403."""
 
-    class Hub(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self, status: int, body: bytes, **headers: str) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
+    class Hub(Answering):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             for name, folder in datasets.items():
@@ -72,15 +58,8 @@ def dataset_hub(datasets: dict[str, Path], *, held: set[str], refused: set[str])
             span = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
             return self.answer(206, part, Content_Range=span, **headers)
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        held.clear()
-        server.shutdown()
-        server.server_close()
+    with serving(Hub) as address:
+        try:
+            yield address
+        finally:
+            held.clear()

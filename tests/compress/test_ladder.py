@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
+from kiseki.compress.ladder.calls import brief, observations_of
 from kiseki.compress.ladder.ladder import Ladder, clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
-from kiseki.compress.regions import is_protected, spans
+from kiseki.compress.regions import between, is_protected, spans, units_of
 from kiseki.compress.turns import SUMMARY_MARK, Layout, Turn, is_summary
 
 NOTES = ("[Same output as before", "[Older view of ", "[Old output left out")
@@ -70,7 +71,7 @@ def test_an_older_view_of_a_file_becomes_a_pointer(layout: LayoutName) -> None:
     steps = [first, (*view, lines(30, "old")), shell("ls", lines(9)), (*view, lines(30, "new")), shell("ls", "x")]
     _, draft, done = laddered(make_row(steps, layout=layout), 50)
     assert done == Ladder(observations_repeated=1)
-    assert outputs(draft)[1] == "[Older view of /src/a.py left out: its later state is shown below]"
+    assert outputs(draft)[1] == "[Older view of /src/a.py left out: its later state is below]"
 
 
 OLD, NEW = lines(30, "old"), lines(30, "new")
@@ -109,7 +110,7 @@ def test_what_a_pointer_points_to_is_not_taken_for_an_older_view() -> None:
     _, draft, done = laddered(make_row(steps), 250)
     shown = [json.loads(each)["output"] if each.startswith("{") else each for each in outputs(draft)]
     assert shown[2] == "[Same output as before: terminal: cat /a]"
-    assert shown[1] != "[Older view of /a left out: its later state is shown below]"
+    assert shown[1] != "[Older view of /a left out: its later state is below]"
     assert done.observations_repeated == 1
 
 
@@ -206,6 +207,7 @@ def test_invariants(row: dict[str, Any], share: float, placement: Any, last: int
     assert draft.total == sum(draft.tokens) == sum(COUNTER.count(turn.text) for turn in draft.turns) <= before.total
     check_untouched(before, draft, config)
     check_calls(draft)
+    check_pointers(draft)
     for turn in draft.turns:
         assert read_again(draft.layout, turn) == (turn.role, turn.text)
     check_json(before, draft)
@@ -216,6 +218,9 @@ def test_invariants(row: dict[str, Any], share: float, placement: Any, last: int
     second = Draft(draft.turns, draft.layout, COUNTER)
     run_ladder(second, config, budget)
     assert second.turns == draft.turns
+    region = done.region
+    assert (done.units_digested > 0) == (region.turns_count > 0)
+    assert not region.turns_count or 0 <= region.start_idx <= region.end_idx - region.turns_count < len(before.turns)
     if draft.total > budget:
         check_nothing_left(draft, config)
 
@@ -224,6 +229,7 @@ def test_invariants(row: dict[str, Any], share: float, placement: Any, last: int
     assert third.total <= draft.total
     check_untouched(before, third, config)
     check_calls(third)
+    check_pointers(third)
     check_json(before, third)
 
 
@@ -235,6 +241,7 @@ def read_again(layout: Layout, turn: Turn) -> tuple[str, str]:
 def check_untouched(before: Draft, draft: Draft, config: CompressionConfig) -> None:
     """Turns before the span and at the end byte for byte, the model's turns whole or gone, order kept."""
     inside = {at for span in spans(before.turns, config) for unit in span for at in range(unit.start, unit.end)}
+    inside |= {at for at in between(before.turns, config) if before.turns[at].role == "tool"}
     kept = [turn.raw for at, turn in enumerate(before.turns) if at not in inside and not hosts_digest(before, at, config)]
     assert is_subsequence(kept, [turn.raw for turn in draft.turns])
     protected = is_protected(before.turns, config)
@@ -249,6 +256,22 @@ def hosts_digest(before: Draft, at: int, config: CompressionConfig) -> bool:
     if config.summary_placement == "human":
         return is_summary(before.turns[at])
     return role == "human" if config.summary_placement == "first_human" else role == "tool" or is_summary(before.turns[at])
+
+
+def check_pointers(draft: Draft) -> None:
+    """What a pointer points to is there."""
+    observed = [each for unit in units_of(draft.turns) for each in observations_of(draft.turns, draft.layout, unit)]
+    named: set[str] = set()
+    for nth, each in enumerate(observed):
+        text = each.output.text
+        if text.startswith(NOTES[0]):
+            assert text.partition(": ")[2][:-1] in named
+        elif text.startswith(NOTES[1]):
+            path = text[len(NOTES[1]) :].partition(" left out: ")[0]
+            later = [other for other in observed[nth + 1 :] if other.call and path in other.call.arguments]
+            assert not all(other.output.text.startswith(NOTES) for other in later)
+        if not text.startswith(NOTES):
+            named.add(brief(each.call, each.output.name))
 
 
 def is_subsequence(few: Sequence[Any], many: Sequence[Any]) -> bool:
@@ -270,12 +293,11 @@ def check_json(before: Draft, draft: Draft) -> None:
 
 
 def check_nothing_left(draft: Draft, config: CompressionConfig) -> None:
-    for span in spans(draft.turns, config):
-        for unit in span:
-            for turn in draft.turns[unit.start : unit.end]:
-                if turn.role == "tool" and not is_summary(turn):
-                    for output in draft.layout.outputs(turn):
-                        assert output.text.startswith(NOTES) or COUNTER.count(output.text) <= 32
+    for at in between(draft.turns, config):
+        turn = draft.turns[at]
+        if turn.role == "tool" and not is_summary(turn):
+            for output in draft.layout.outputs(turn):
+                assert output.text.startswith(NOTES) or COUNTER.count(output.text) <= 32
 
 
 # ---- odd rows -----------------------------------------------------------------------------------------------------------------

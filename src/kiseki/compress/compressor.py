@@ -147,12 +147,12 @@ class Compressor:
     def _segments(self, row: _Row) -> Done:
         whole = row.before.copy()
         self._add_notice(whole)
-        segments = split(whole, self.config, self._target - max(row.total - row.before.total, 0))
-        if max((each.draft.total for each in segments), default=row.before.total) >= row.before.total:
+        segments = split(whole, self.config, self._target, lambda draft: self._total(row.trajectory, draft))
+        if max((each.tokens for each in segments), default=row.total) >= row.total:
             return self._unchanged(row, error="it cannot be split: nearly all of it is the prompt and one unit")
         metrics = [
             msgspec.structs.replace(
-                self._metrics(row, each.draft, self._total(row.trajectory, each.draft), **each.steps.counts()),
+                self._metrics(row, each.draft, each.tokens, **each.steps.counts()),
                 tokens_saved=each.left_out,
                 turns_removed=0,  # what one segment lacks, another has
                 was_compressed=True,

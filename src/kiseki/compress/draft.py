@@ -25,6 +25,10 @@ class Draft:
         copied.layout, copied.counter, copied.total = self.layout, self.counter, self.total
         return copied
 
+    def become(self, other: Draft) -> None:
+        """Take the turns of another draft of the same row in the place of its own."""
+        self.turns, self.tokens, self.total = list(other.turns), list(other.tokens), other.total
+
     def take(self, other: Draft, start: int, end: int) -> None:
         """Append the turns from `start` to `end` of another draft; nothing is counted again."""
         self.turns += other.turns[start:end]

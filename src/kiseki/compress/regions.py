@@ -44,15 +44,19 @@ def is_protected(turns: Sequence[Turn], config: CompressionConfig) -> list[bool]
     return protected
 
 
+def between(turns: Sequence[Turn], config: CompressionConfig) -> range:
+    """The turns after the protected ones at the start and before those at the end."""
+    tail = max(0, len(turns) - config.last_n_turns)
+    head = max((at + 1 for at, kept in enumerate(is_protected(turns, config)[:tail]) if kept), default=0)
+    return range(head, tail)
+
+
 def spans(turns: Sequence[Turn], config: CompressionConfig) -> list[list[Unit]]:
     """The compressible units, as lists of neighbours; empty where nothing may be compressed."""
-    protected = is_protected(turns, config)
-    tail = max(0, len(turns) - config.last_n_turns)
-    head = max((at + 1 for at, kept in enumerate(protected[:tail]) if kept), default=0)
+    inside = between(turns, config)
     found: list[list[Unit]] = [[]]
     for unit in units_of(turns):
-        inside = range(unit.start, unit.end)
-        if unit.end <= head or any(protected[at] for at in inside):
+        if unit.start not in inside or unit.end > inside.stop:
             continue
         if turns[unit.start].role == "system" or is_summary(turns[unit.start]):
             found.append([])

@@ -202,8 +202,13 @@ def turn_of(role: Role, text: str, data: dict[str, Any]) -> Turn:
 
 def is_summary(turn: Turn) -> bool:
     """Whether a summary or digest was put there earlier: a human turn that begins with the mark, or a human or tool turn whose
-    last paragraph does, after its responses. A mark in the middle is only quoted."""
-    if turn.role == "human" and turn.text.startswith(SUMMARY_MARK):
-        return True
-    own = turn.text.rpartition("</tool_response>")[2]
-    return turn.role in ("human", "tool") and own.rpartition("\n\n")[2].startswith(SUMMARY_MARK)
+    last paragraph or part does, after its responses. A mark in the middle is only quoted."""
+    if turn.role not in ("human", "tool"):
+        return False
+    content = turn.data.get("value", turn.data.get("content"))
+    last = content[-1] if isinstance(content, list) and content else None
+    own = last["text"] if isinstance(last, dict) and isinstance(last.get("text"), str) else turn.text.rpartition("\n\n")[2]
+    if not own.startswith(SUMMARY_MARK):
+        return turn.role == "human" and turn.text.startswith(SUMMARY_MARK)
+    # where responses have tags, a summary's own are escaped
+    return not (turn.text.lstrip().startswith("<tool_response>") and "</tool_response>" in own)

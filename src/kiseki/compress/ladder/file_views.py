@@ -38,29 +38,37 @@ class View(msgspec.Struct, frozen=True):
     """It shows all of the file."""
 
 
-def superseded(observations: Sequence[Observation], is_note: Iterable[bool]) -> dict[int, str]:
-    """Observations, by their place in the sequence, that show what is shown again or written anew later; each with the file's
-    path. `is_note`: of each, whether its output is no longer there."""
+class Stale(msgspec.Struct, frozen=True):
+    """What is known of a view that a later observation makes stale."""
+
+    path: str
+    by: int
+    """That observation's place in the sequence."""
+
+
+def superseded(observations: Sequence[Observation], is_note: Iterable[bool]) -> dict[int, Stale]:
+    """Observations, by their place in the sequence, that show what is shown again or written anew later. `is_note`: of each,
+    whether its output is no longer there: it may be stale, but makes no other one stale."""
     calls = [_read_call(each.call) if each.call else ("", {}) for each in observations]
     keys = _keys(calls)
-    seen_parts: set[tuple[str, str]] = set()
-    seen_whole: set[str] = set()
-    found: dict[int, str] = {}
+    parts: dict[tuple[str, str], int] = {}
+    wholes: dict[str, int] = {}
+    found: dict[int, Stale] = {}
     for place, (each, gone, key) in reversed(list(enumerate(zip(observations, is_note, keys, strict=True)))):
-        if gone:
-            continue
         written, view = _written_path(*calls[place]), _view(*calls[place])
         if not (written or view) or outcome(each.output.text)[0] != "ok":
             continue
-        if written:
-            seen_whole.add(_from(key, written))
-        elif view:
+        if view:
             path = _from(key, view.path)
-            if path in seen_whole or (path, view.part) in seen_parts:
-                found[place] = view.path
-            seen_parts.add((path, view.part))
-            if view.whole and not any(sign in each.output.text for sign in _PARTIAL):
-                seen_whole.add(path)
+            by = wholes.get(path, parts.get((path, view.part)))
+            if by is not None:
+                found[place] = Stale(view.path, by)
+            elif not gone:
+                parts[path, view.part] = place
+                if view.whole and not any(sign in each.output.text for sign in _PARTIAL):
+                    wholes[path] = place
+        elif not gone:
+            wholes.setdefault(_from(key, written), place)
     return found
 
 

@@ -3,51 +3,39 @@
 1. Outputs are cleaned (`observations.py`), oldest first. 2. An output that was there before, and a view of a file that is shown
 again or written anew later, become a pointer. 3. The largest outputs lose their middle. 4. Old outputs are left out. 5. Whole
 units give way to a digest (`digest.py`). Each step ends as soon as the budget is met. Only tool turns between the protected ones
-are edited; turns of the model stay as they are or go with their unit.
+are edited, those of a unit that is protected in part too; turns of the model stay as they are or go with their unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
-from kiseki.compress.ladder.calls import Observation, brief, observations_of
 from kiseki.compress.ladder.cutting import cut_output, cut_outputs
 from kiseki.compress.ladder.digest import Digest
-from kiseki.compress.ladder.file_views import superseded
-from kiseki.compress.ladder.many import change_outputs
-from kiseki.compress.ladder.observations import clean
+from kiseki.compress.ladder.notes import MASK, SURELY_LONGER, is_note, leave_notes, sizes_of
+from kiseki.compress.ladder.observations import clean, clean_where_it_pays
+from kiseki.compress.ladder.pointers import Spot, point, relying
 from kiseki.compress.metrics import Region
 from kiseki.compress.placement import place
-from kiseki.compress.regions import Unit, choose_region, spans, units_of
-from kiseki.compress.turns import Edit, Layout, Output, Turn, is_summary
-from kiseki.trajectory.text import printable
+from kiseki.compress.regions import Unit, between, choose_region, spans
+from kiseki.compress.turns import Edit, Layout, Turn, is_summary
 
 LEVELS = (1_000, 500, 200)
 """Tokens to which outputs are cut, one level after the other."""
 TOLERANCE = 24
 """Tokens that the last cut may take too many."""
-LEAST_CLEANED = 1_000
-"""Characters that cleaning takes out of a text at least, or a tenth of it: for less it stays as it is."""
-VISIBLE = 10
-"""What a character counts there that is no blank: blanks and line ends are hardly any tokens."""
-LEAST_POINTED = 160
-"""Characters of an output for which a pointer is worth it."""
-LONGEST_PATH = 100
 LEAST_MASKED = 32
 """Tokens of an output that is worth leaving out."""
-SURELY_LONGER = 400
-"""Characters of an output that is longer than a note in its place, without counting it."""
 SEVERAL = 8
 """Outputs of a turn that are cut one by one; of more than that all are cut together."""
 JOINT = 4
 """Tokens that a digest may take more where it is put after other text."""
-_SAME = "[Same output as before: "
-_OLDER = "[Older view of "
-_MASK = "[Old output left out: "
+LEAST_DIGEST = 24
+"""Tokens of a digest that says how many steps there were."""
 
 
 class Ladder(msgspec.Struct, frozen=True):
@@ -75,7 +63,7 @@ class Ladder(msgspec.Struct, frozen=True):
 def run_ladder(draft: Draft, config: CompressionConfig, budget: int) -> Ladder:
     """Bring `draft` down to `budget` tokens, or as far as it goes; changes it in place."""
     originals = list(draft.turns)
-    steps = shrink(draft, _inside(draft, config), budget)
+    steps = shrink(draft, between(draft.turns, config), budget)
     units, region = _digest(draft, config, budget, originals)
     return msgspec.structs.replace(steps, units_digested=units, region=region)
 
@@ -85,8 +73,8 @@ def shrink(draft: Draft, places: Iterable[int], budget: int) -> Ladder:
     editable = _editable(draft, places)
     before = list(zip(draft.turns, draft.tokens, strict=True))
     return Ladder(
-        observations_cleaned=_clean(draft, editable, budget, _cleaned),
-        observations_repeated=_point(draft, editable, budget),
+        observations_cleaned=_clean(draft, editable, budget, clean_where_it_pays),
+        observations_repeated=point(draft, editable, budget),
         observations_cut=_cut(draft, editable, budget),
         observations_masked=_mask(draft, editable, budget, before),
     )
@@ -94,12 +82,7 @@ def shrink(draft: Draft, places: Iterable[int], budget: int) -> Ladder:
 
 def clean_all(draft: Draft, config: CompressionConfig) -> Ladder:
     """Only the first step, whatever the budget: every output that may be edited is cleaned, of the least thing too."""
-    return Ladder(observations_cleaned=_clean(draft, _editable(draft, _inside(draft, config)), -1, clean))
-
-
-def _inside(draft: Draft, config: CompressionConfig) -> list[int]:
-    """Places of the turns between the protected ones."""
-    return [at for span in spans(draft.turns, config) for unit in span for at in range(unit.start, unit.end)]
+    return Ladder(observations_cleaned=_clean(draft, _editable(draft, between(draft.turns, config)), -1, clean))
 
 
 def _editable(draft: Draft, places: Iterable[int]) -> list[int]:
@@ -107,12 +90,7 @@ def _editable(draft: Draft, places: Iterable[int]) -> list[int]:
     return [at for at in sorted(places) if draft.turns[at].role == "tool" and not is_summary(draft.turns[at])]
 
 
-def _is_note(text: str) -> bool:
-    """Whether an output is what one of these steps left of it."""
-    return text.startswith((_SAME, _OLDER, _MASK)) and text.endswith("]") and "\n" not in text
-
-
-# ---- 1 and 2: what costs nothing ---------------------------------------------------------------------------------------------
+# ---- 1: what costs nothing ---------------------------------------------------------------------------------------------
 
 
 def _clean(draft: Draft, editable: Sequence[int], budget: int, edit: Edit) -> int:
@@ -133,76 +111,6 @@ def _differing(layout: Layout, before: Turn, after: Turn) -> list[int]:
     return [number for number, (old, new) in enumerate(pairs) if old.text != new.text]
 
 
-def _cleaned(text: str) -> str:
-    """`clean(text)` where that is worth an edit and another count."""
-    made = clean(text)
-    return made if made != text and _weight(text) - _weight(made) >= min(len(text) / 10, LEAST_CLEANED) else text
-
-
-def _weight(text: str) -> int:
-    blanks = sum(map(text.count, " \t\r\n"))
-    return VISIBLE * (len(text) - blanks) + blanks
-
-
-def _point(draft: Draft, editable: Sequence[int], budget: int) -> int:
-    """Pointers in the place of outputs that were there before, then of views that are there again."""
-    if draft.total <= budget:
-        return 0
-    layout, may_change = draft.layout, set(editable)
-    shown = [
-        layout.edit_leaves(turn, _cleaned) if turn.role == "tool" and at not in may_change else turn
-        for at, turn in enumerate(draft.turns)
-    ]
-    observations = [each for unit in units_of(shown) for each in observations_of(shown, layout, unit)]
-    first: dict[str, Observation] = {}
-    pointers: dict[int, dict[int, str]] = {}
-    for each in observations:
-        text = each.output.text
-        if _is_note(text) or len(text) < LEAST_POINTED:
-            continue
-        if text not in first:
-            first[text] = each
-        elif each.at in may_change:
-            pointers.setdefault(each.at, {})[each.number] = f"{_SAME}{brief(first[text].call, first[text].output.name)}]"
-    repeated = {(at, number) for at in pointers for number in _leave_notes(draft, at, pointers[at], budget)}
-    if draft.total <= budget:
-        return len(repeated)
-
-    texts = {pointers[at][number] for at, number in repeated} | {each.output.text for each in observations}
-    kept_for = {text[len(_SAME) : -1] for text in texts if text.startswith(_SAME)}
-    is_note = [(each.at, each.number) in repeated or _is_note(each.output.text) for each in observations]
-    views: dict[int, dict[int, str]] = {}
-    for nth, path in sorted(superseded(observations, is_note).items()):
-        each = observations[nth]
-        worth_it = each.at in may_change and len(each.output.text) >= LEAST_POINTED
-        if worth_it and brief(each.call, each.output.name) not in kept_for:
-            note = f"{_OLDER}{printable(path, LONGEST_PATH)} left out: its later state is shown below]"
-            views.setdefault(each.at, {})[each.number] = note
-    return len(repeated) + sum(len(_leave_notes(draft, at, views[at], budget)) for at in views)
-
-
-def _leave_notes(draft: Draft, at: int, notes: Mapping[int, str], budget: int) -> list[int]:
-    """Put `notes` in the place of the outputs with their numbers in turn `at`, in order and as many as needed, those that are
-    shorter. Returns their numbers."""
-    if draft.total <= budget:
-        return []
-    layout, count = draft.layout, draft.counter.count
-    outputs = layout.outputs(draft.turns[at])
-    sizes = _sizes(outputs, draft.tokens[at])
-    gains = {
-        number: sizes[number] - count(note)
-        for number, note in notes.items()
-        if len(outputs[number].text) >= SURELY_LONGER or count(note) < count(outputs[number].text)
-    }
-    return change_outputs(
-        draft,
-        at,
-        gains,
-        lambda numbers: layout.replace_outputs(draft.turns[at], {number: notes[number] for number in numbers}),
-        budget,
-    )
-
-
 # ---- 3 and 4: what costs parts of outputs -----------------------------------------------------------------------------------
 
 
@@ -214,7 +122,7 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
     changed: set[tuple[int, int]] = set()
     for level in LEVELS:
         new = [at for at in editable if draft.tokens[at] > level and at not in sizes]
-        sizes |= {at: _sizes(draft.layout.outputs(draft.turns[at]), draft.tokens[at]) for at in new}
+        sizes |= {at: sizes_of(draft.layout.outputs(draft.turns[at]), draft.tokens[at]) for at in new}
         if level > LEVELS[-1] and draft.total - _above(sizes, level) > budget:
             continue  # the next level would have to do it all the same
         slack = level // 8
@@ -231,14 +139,8 @@ def _cut(draft: Draft, editable: Sequence[int], budget: int) -> int:
                 cut_output(draft, at, number, size, draft.tokens[at] - size + level + slack, 4 * slack)
             if draft.turns[at] is not before:
                 changed |= {(at, number) for number in _differing(draft.layout, before, draft.turns[at])}
-                sizes[at] = _sizes(draft.layout.outputs(draft.turns[at]), draft.tokens[at])
+                sizes[at] = sizes_of(draft.layout.outputs(draft.turns[at]), draft.tokens[at])
     return len(changed)
-
-
-def _sizes(outputs: Sequence[Output], tokens: int) -> list[int]:
-    """Tokens of each output of a turn that has `tokens`: its share by its length."""
-    lengths = [len(each.text) for each in outputs]
-    return [tokens * length // (sum(lengths) or 1) for length in lengths]
 
 
 def _above(sizes: Mapping[int, Sequence[int]], level: int) -> int:
@@ -262,54 +164,102 @@ def _rank(output: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _mask(draft: Draft, editable: Sequence[int], budget: int, before: Sequence[tuple[Turn, int]]) -> int:
-    """`before`: the turns as they came and their tokens, for how much it is that is left out."""
-    count = 0
+    """A pointer goes with what it points to; what a pointer in a protected turn points to stays.
+
+    `before`: the turns as they came and their tokens, for how much it is that is left out.
+    """
+    if draft.total <= budget:
+        return 0
+    may_change = set(editable)
+    pointers = relying(draft)
+    kept = {target for target, spots in pointers.items() if not may_change.issuperset(at for at, _ in spots)}
+    count = _mask_pointers(draft, may_change, pointers.get(None, ()))
     for at in editable:
         if draft.total <= budget:
-            break
+            return count
         turn, tokens = before[at]
-        sizes = _sizes(draft.layout.outputs(turn), tokens)
+        sizes = sizes_of(draft.layout.outputs(turn), tokens)
         notes: dict[int, str] = {}
         for number, output in enumerate(draft.layout.outputs(draft.turns[at])):
             small = len(output.text) < SURELY_LONGER and draft.counter.count(output.text) < LEAST_MASKED
-            if not (small or _is_note(output.text)):
-                notes[number] = f"{_MASK}{sizes[number]:,} tokens]"
-        count += len(_leave_notes(draft, at, notes, budget))
+            if not (small or is_note(output.text) or (at, number) in kept):
+                notes[number] = f"{MASK}: {sizes[number]:,} tokens]"
+        masked = leave_notes(draft, at, notes, budget)
+        count += len(masked) + sum(_mask_pointers(draft, may_change, pointers.get((at, number), ())) for number in masked)
+    if draft.total > budget:  # units will go, with what pointers point to
+        gone = [spots for target, spots in pointers.items() if target and target[0] in may_change]
+        count += sum(_mask_pointers(draft, may_change, spots) for spots in gone)
+    return count
+
+
+def _mask_pointers(draft: Draft, may_change: Collection[int], spots: Iterable[Spot]) -> int:
+    """Plain masks, which are shorter, in the place of those that are still pointers; how many."""
+    count = 0
+    for at, number in spots:
+        turn = draft.turns[at]
+        if at in may_change and not draft.layout.outputs(turn)[number].text.startswith(MASK):
+            count += draft.put(at, draft.layout.replace_outputs(turn, {number: f"{MASK}]"}))
     return count
 
 
 # ---- 5: what costs units ----------------------------------------------------------------------------------------------------
 
 
+class _Digests(msgspec.Struct, frozen=True):
+    """A draft with its digests."""
+
+    draft: Draft
+    taken: Sequence[int]
+    """The turns that they stand for, by their places among the originals."""
+    units: int
+    spent: Sequence[int]
+    """Tokens of each."""
+
+
 def _digest(draft: Draft, config: CompressionConfig, budget: int, originals: Sequence[Turn]) -> tuple[int, Region]:
     """Units that a digest stands for now, and their turns. What it says comes from `originals`, the turns as they came."""
+    made = _digests(draft, config, budget, originals, config.summary_target_tokens)
+    if made.draft.total > budget and len(made.spent) > 1:  # all of them have to be shorter, not only the last one
+        room = (budget - made.draft.total + sum(made.spent)) // len(made.spent) - JOINT
+        if room >= LEAST_DIGEST:
+            made = min(made, _digests(draft, config, budget, originals, room), key=lambda each: each.draft.total)
+    if not made.taken:
+        return 0, Region()
+    draft.become(made.draft)
+    return made.units, Region(min(made.taken), max(made.taken) + 1, len(made.taken))
+
+
+def _digests(draft: Draft, config: CompressionConfig, budget: int, originals: Sequence[Turn], limit: int) -> _Digests:
+    """`limit`: tokens that each digest may have."""
+    draft = draft.copy()
     places = list(range(len(originals)))  # of each turn among the originals; -1 for one that came since
     units = 0
     taken: list[int] = []
+    spent: list[int] = []
     while draft.total > budget:
         told = [originals[place] if place >= 0 else turn for place, turn in zip(places, draft.turns, strict=True)]
-        chosen = _choose(draft, config, budget, told) or _choose(draft, config, budget, draft.turns)
+        chosen = _choose(draft, config, budget, told, limit) or _choose(draft, config, budget, draft.turns, limit)
         if chosen is None:
             break
         region, text = chosen
         start, end = region[0].start, region[-1].end
-        before, total = list(draft.turns), draft.total
+        before = draft.copy()
         place(draft, start, end, text, config.summary_placement)
-        if draft.total >= total:
-            draft.splice(0, len(draft.turns), before)
+        if draft.total >= before.total:
+            draft = before
             break
-        own = len(draft.turns) - (len(before) - (end - start))
+        own = len(draft.turns) - (len(before.turns) - (end - start))
         units += len(region)
+        spent.append(draft.total - before.total + sum(before.tokens[start:end]))
         taken += places[start:end]
         places[start:end] = [-1] * own
-    if not taken:
-        return 0, Region()
-    return units, Region(min(taken), max(taken) + 1, len(taken))
+    return _Digests(draft, taken, units, spent)
 
 
-def _choose(draft: Draft, config: CompressionConfig, budget: int, told: Sequence[Turn]) -> tuple[Sequence[Unit], str] | None:
+def _choose(
+    draft: Draft, config: CompressionConfig, budget: int, told: Sequence[Turn], limit: int
+) -> tuple[Sequence[Unit], str] | None:
     digest = Digest(told, draft.layout, draft.counter)
-    limit = config.summary_target_tokens
     region = choose_region(
         draft.turns,
         draft.tokens,

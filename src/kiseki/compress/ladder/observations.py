@@ -47,6 +47,11 @@ _repeats = re.compile(rb"\x01{2,}+")
 """Three equal lines or more. Two blank ones stay: code has so many between functions."""
 _SAME = "[same line "
 
+LEAST_CLEANED = 1_000
+"""Characters that cleaning takes out of a text at least, or a tenth of it, to be worth an edit."""
+VISIBLE = 10
+"""What a character counts there that is no blank: blanks and line ends are hardly any tokens."""
+
 
 def clean(text: str) -> str:
     """`text` without what nobody reads; never longer, and the same again for text that was cleaned before."""
@@ -57,6 +62,17 @@ def clean(text: str) -> str:
         lines = [_last_state(line) if "\r" in line else line for line in lines]
     lines = [line.rstrip(" \t") for line in lines]
     return "\n".join(_without_repeats(_without_progress(_without_data(lines))))
+
+
+def clean_where_it_pays(text: str) -> str:
+    """`clean(text)` where that is worth an edit and another count."""
+    made = clean(text)
+    return made if made != text and _weight(text) - _weight(made) >= min(len(text) / 10, LEAST_CLEANED) else text
+
+
+def _weight(text: str) -> int:
+    blanks = sum(map(text.count, " \t\r\n"))
+    return VISIBLE * (len(text) - blanks) + blanks
 
 
 def _last_state(line: str) -> str:
