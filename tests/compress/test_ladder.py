@@ -263,7 +263,7 @@ def check_pointers(draft: Draft) -> None:
     observed = [each for unit in units_of(draft.turns) for each in observations_of(draft.turns, draft.layout, unit)]
     named: set[str] = set()
     for nth, each in enumerate(observed):
-        text = each.output.text
+        text = each.output.text.partition("\n")[0]  # a digest may stand after it
         if text.startswith(NOTES[0]):
             assert text.partition(": ")[2][:-1] in named
         elif text.startswith(NOTES[1]):
@@ -320,6 +320,31 @@ def test_parallel_outputs_are_edited_each_by_itself() -> None:
     assert (new[1], new[3]) == (old[1], old[3]) and len(new[2]) < len(old[2])
     turn = next(turn for turn in draft.turns if "plain" in turn.text)
     assert turn.text.count("</tool_response>") == 3
+
+
+def test_of_a_unit_that_is_protected_in_part_the_other_outputs_are_edited() -> None:
+    three = [[shell(f"{name} {nth}", lines(300, f"{name} {nth}")) for nth in range(3)] for name in ("first", "middle", "last")]
+    row = make_row(three, layout="messages", final="")
+    less = 5 * COUNTER.count(lines(300, "first 0"))
+    before, draft, done = laddered(row, less)
+    assert done.observations_cut == 6 and not done.units_digested and draft.total <= before.total - less
+    changed = [at for at, (old, new) in enumerate(zip(outputs(before), outputs(draft), strict=True)) if old != new]
+    assert changed == [1, 2, 3, 4, 5, 6], "not the first output, and not the last two turns"
+
+
+def test_several_digests_get_shorter_together() -> None:
+    row = make_row([shell(f"b {number}", lines(9, f"{number}")) for number in range(40)], said="I look. " * 20)
+    for at in (60, 40, 20):
+        row["conversations"].insert(at, {"from": "system", "value": "A new rule."})
+    _, draft, done = laddered(row, 10**6)
+    digests = [turn for turn in draft.turns if is_summary(turn)]
+    assert len(digests) == 4 and done.units_digested == 38
+    budget = draft.total - 150
+    draft = read(row)
+    done = run_ladder(draft, CONFIG, budget)
+    assert draft.total <= budget
+    assert sum("more steps]" in turn.text for turn in draft.turns) == 4
+    assert done.region.turns_count == 2 * done.units_digested == len(read(row).turns) - len(draft.turns) + 4
 
 
 def test_numbers_that_cannot_be_cut_are_left_out() -> None:

@@ -9,7 +9,8 @@ import pytest
 from compress.laddering import CONFIG, LAYOUTS, laddered, lines
 from compress.trajectories import LayoutName, make_row, shell
 
-from kiseki.compress.turns import SUMMARY_MARK
+from kiseki.compress.ladder.ladder import Ladder, run_ladder
+from kiseki.compress.turns import SUMMARY_MARK, is_summary
 
 
 @pytest.mark.parametrize("placement", ["human", "first_human"])
@@ -32,3 +33,28 @@ def test_the_last_paragraph_of_a_protected_output_is_no_place_for_a_digest(layou
     before, draft, done = laddered(make_row(steps, layout=layout, said="I look. " * 20), 10**6)
     assert done.units_digested and draft.turns[3] == before.turns[3]
     assert draft.turns[4].role == "human" and draft.turns[4].text.startswith(SUMMARY_MARK)
+
+
+@pytest.mark.parametrize("placement", ["human", "tool", "first_human"])
+@pytest.mark.parametrize("as_parts", [False, True])
+@LAYOUTS
+def test_a_digest_that_names_tags_is_known_again(layout: LayoutName, as_parts: bool, placement: Any) -> None:
+    steps = [shell(f"grep -n </tool_response> f{number}", lines(30, "<tool_response>")) for number in range(9)]
+    row = make_row([[shell("ls", "x"), shell("ls", "y")], *steps], layout=layout, said="I look. " * 20)
+    turns = row["messages" if layout == "messages" else "conversations"]
+    for at in (11, 7):
+        rule = {"from": "system", "value": "A rule."} if layout == "sharegpt" else {"role": "system", "content": "A rule."}
+        turns.insert(at, rule)
+    if as_parts and layout == "messages":
+        for turn in turns:
+            turn["content"] = [{"type": "text", "text": turn["content"]}]
+    config = msgspec.structs.replace(CONFIG, summary_placement=placement)
+    _, draft, done = laddered(row, 10**6, config)
+    told = [turn for turn in draft.turns if is_summary(turn)]
+    marks = sum(turn.text.count(SUMMARY_MARK) for turn in draft.turns)
+    assert marks == sum(turn.text.count(SUMMARY_MARK) for turn in told) >= 1
+    region = done.region
+    assert region.start_idx >= 0 and region.turns_count <= region.end_idx - region.start_idx <= len(turns)
+    assert not any(f"user: {SUMMARY_MARK}" in turn.text for turn in draft.turns)
+    again = list(draft.turns)
+    assert run_ladder(draft, config, 1) == Ladder() and draft.turns == again

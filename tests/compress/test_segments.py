@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from compress.trajectories import Counting, make_row, shell
+from compress.trajectories import Counting, Step, make_row, shell
 
 from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
@@ -98,3 +98,68 @@ def test_metrics_are_those_of_the_set(giant: bool) -> None:
     document = totals.document({}, {})
     assert document["turns"]["total_removed"] == document["averages"]["avg_turns_removed_per_compressed"] == 0
     assert document["tokens"]["total_saved"] == document["averages"]["avg_tokens_saved_per_compressed"] == sum(left_out)
+
+
+@pytest.mark.parametrize("placed", ["alone", "before a question", "after a question"])
+def test_every_segment_has_an_answer(placed: str) -> None:
+    row = long_row(6)
+    rule = {"from": "system", "value": "A rule. " * 250}
+    question = {"from": "human", "value": "And the tests?"}
+    added = {"alone": [rule], "before a question": [rule, question], "after a question": [question, rule]}
+    row["conversations"][6:6] = added[placed]
+    done = segmented(row)
+    turns = [read_trajectory(each).turns for each in done.rows]
+    assert len(done.rows) > 2 and all("gpt" in [turn.role for turn in each] for each in turns)
+    said = [turn.text for each in turns for turn in each]
+    assert said.count(rule["value"]) == 1
+    with_rule = next(each for each in turns if rule["value"] in [turn.text for turn in each])
+    assert [turn.role for turn in with_rule].index("gpt") > [turn.text for turn in with_rule].index(rule["value"])
+    assert sum(said.count(text) for text in texts_of(json.dumps(row).encode()) if text.startswith("<think>")) == 7
+
+
+class Template(Counting):
+    """Counts as a chat template does: something around each message, and no reasoning before the last user's."""
+
+    def __init__(self, around: int) -> None:
+        super().__init__()
+        self.around = around
+        self.count_chat = self.of_chat
+
+    def of_chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> int:
+        last = max(at for at, message in enumerate(messages) if message["role"] == "user")
+        texts = [
+            message["content"].rpartition("</think>")[2] if at < last else message["content"]
+            for at, message in enumerate(messages)
+        ]
+        return sum(self.around + self.count(text) for text in texts)
+
+
+@pytest.mark.parametrize("around", [1, 40])
+def test_segments_fit_under_a_chat_template(around: int) -> None:
+    row = long_row(30)
+    for turn in row["conversations"]:
+        if turn["from"] == "gpt":
+            turn["value"] = turn["value"].replace("<think>\n", "<think>\n" + "I think. " * 40)
+    row["conversations"].insert(40, {"from": "human", "value": "And now the tests."})
+    counter = Template(around)
+    done = segmented(row, counter, target_max_tokens=1_500, count="chat_template")
+    assert len(done.rows) > 4
+    for text, metrics in zip(done.rows, done.metrics, strict=True):
+        trajectory = read_trajectory(text)
+        counted = counter.of_chat([trajectory.layout.message(turn) for turn in trajectory.turns])
+        assert metrics.compressed_tokens == counted <= 1_500 and not metrics.still_over_limit
+    assert sum(metrics.compressed_tokens for metrics in done.metrics[:-1]) > 1_000 * (len(done.rows) - 1), "they are full"
+    assert sum(text.startswith("<think>") for each in done.rows for text in texts_of(each)) == 31
+
+
+def test_a_segment_that_only_gets_smaller_in_large_steps_fits_under_a_chat_template() -> None:
+    parallel: list[Step] = [
+        ("numbers", {}, json.dumps([*range(at, at + 100)])) for at in range(0, 800, 100)
+    ]  # whole or not at all
+    row = make_row([parallel])
+    text = segmented(row, target_max_tokens=1_500)
+    masked = next(metrics for metrics in text.metrics if metrics.observations_masked)
+    around = (1_500 - masked.compressed_tokens) // masked.compressed_turns + 1  # a little too much
+    assert not any(metrics.still_over_limit for metrics in text.metrics)
+    done = segmented(row, Template(around), target_max_tokens=1_500, count="chat_template")
+    assert not any(metrics.still_over_limit for metrics in done.metrics)

@@ -93,7 +93,7 @@ def _fitting(whole: _Whole, at: int, target: int, digest_tokens: int) -> tuple[S
         segment, end = _segment(whole, at, budget, digest_tokens)
         if segment.tokens <= target or segment.draft.total > budget:
             break
-        budget -= segment.tokens - target
+        budget = segment.draft.total - (segment.tokens - target)
     return segment, end
 
 
