@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kiseki.trajectory.row_files import decode_row, encode_row, read_lines
+from kiseki.trajectory.json_rows import decode_row, encode_row
+from kiseki.trajectory.row_files import read_lines
 from kiseki.trajectory.row_writers import open_writer
 
 

@@ -10,7 +10,7 @@ import pytest
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.draft import Draft
 from kiseki.compress.ladder.ladder import Ladder, run_ladder
-from kiseki.compress.turns import read_trajectory
+from kiseki.compress.rows import read_trajectory
 from kiseki.trajectory.tokens import BUNDLED, open_counter
 
 COUNTER = open_counter(BUNDLED)

@@ -19,8 +19,9 @@ from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig, Placement, Strategy
 from kiseki.compress.metrics import Metrics
 from kiseki.compress.regions import is_protected
+from kiseki.compress.rows import read_trajectory
 from kiseki.compress.summary import Answer, Ask
-from kiseki.compress.turns import SUMMARY_MARK, Turn, is_summary, read_trajectory
+from kiseki.compress.turns import SUMMARY_MARK, Turn, is_summary
 from kiseki.trajectory.tokens import BUNDLED, open_counter
 
 COUNTER = open_counter(BUNDLED)

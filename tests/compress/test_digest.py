@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kiseki.compress.ladder.digest import Digest
 from kiseki.compress.regions import units_of
-from kiseki.compress.turns import SUMMARY_MARK, read_trajectory
+from kiseki.compress.rows import read_trajectory
+from kiseki.compress.turns import SUMMARY_MARK
 from kiseki.trajectory.tokens import BUNDLED, open_counter
 
 COUNTER = open_counter(BUNDLED)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kiseki.compress.ladder.observations import clean
 from kiseki.compress.layouts.leaves import edit_json
-from kiseki.compress.turns import Layout, Turn, read_trajectory
+from kiseki.compress.rows import read_trajectory
+from kiseki.compress.turns import Layout, Turn
 
 TEXTS = st.text(st.sampled_from('ab"\\,:}] \n\té見😀\x7f'), max_size=8)
 VALUES = st.recursive(

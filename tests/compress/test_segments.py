@@ -11,7 +11,8 @@ from compress.trajectories import Counting, Step, make_row, shell
 from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.totals import Totals
-from kiseki.compress.turns import SUMMARY_MARK, read_trajectory
+from kiseki.compress.rows import read_trajectory
+from kiseki.compress.turns import SUMMARY_MARK
 
 NOTICE = "Parts are summed up."
 

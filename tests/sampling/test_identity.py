@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiseki.compress.turns import read_trajectory
+from kiseki.compress.rows import read_trajectory
 from kiseki.sampling.judging import priority
 from kiseki.trajectory.sharegpt import to_sharegpt
 from kiseki.trajectory.types import Message, ToolCall

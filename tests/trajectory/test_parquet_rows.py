@@ -15,7 +15,8 @@ import pytest
 from rows import read_all, write_lines, write_rows, write_table
 
 from kiseki.errors import DatasetError, UsageError
-from kiseki.trajectory.row_files import decode_row, read_lines
+from kiseki.trajectory.json_rows import decode_row
+from kiseki.trajectory.row_files import read_lines
 from kiseki.trajectory.row_writers import open_writer
 
 TOKYO = datetime.timezone(datetime.timedelta(hours=9))

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from rows import read_all, write_lines, write_rows, write_table
 
 from kiseki.errors import DatasetError
-from kiseki.trajectory.row_files import SUFFIXES, decode_row, encode_row, is_row_file, read_lines
+from kiseki.trajectory.json_rows import decode_row, encode_row
+from kiseki.trajectory.row_files import SUFFIXES, is_row_file, read_lines
 
 TEXT_SUFFIXES = [suffix for suffix in SUFFIXES if suffix != ".parquet"]
 SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18\x04\x00\x00\x00note"

@@ -15,8 +15,9 @@ import msgspec
 
 from kiseki.errors import DatasetError
 from kiseki.trajectory.chat import kind_of, read_message
+from kiseki.trajectory.json_rows import decode_row, encode_row
 from kiseki.trajectory.parquet_rows import read_batches
-from kiseki.trajectory.row_files import check_file, decode_row, encode_row, format_of, open_bytes, read_lines
+from kiseki.trajectory.row_files import check_file, format_of, open_bytes, read_lines
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import Message, Prompt
 

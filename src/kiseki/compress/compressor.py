@@ -15,9 +15,10 @@ from kiseki.compress.ladder.ladder import clean_all, run_ladder
 from kiseki.compress.metrics import Metrics, Region
 from kiseki.compress.placement import place
 from kiseki.compress.regions import choose_region, spans
+from kiseki.compress.rows import Trajectory, read_trajectory, write_row
 from kiseki.compress.segments import split
 from kiseki.compress.summary import Answer, Ask, summary_request, tokens_wanted
-from kiseki.compress.turns import Trajectory, Turn, read_trajectory, turn_of, write_row
+from kiseki.compress.turns import Turn, turn_of
 from kiseki.trajectory.tokens import TokenCounter
 
 METRICS_COLUMN = "compression_metrics"
@@ -139,7 +140,7 @@ class Compressor:
             after = self._total(row.trajectory, draft)
             if after <= self._target or not self._by_template:
                 break
-            budget -= after - self._target
+            budget = draft.total - (after - self._target) - self._notice_tokens()
         if after >= row.total:
             return self._unchanged(row, error="nothing in it may be made shorter")
         return self._changed(row, draft, after, compression_region=steps.region, **steps.counts())

@@ -14,7 +14,7 @@ from kiseki.compress.config import CompressionConfig
 from kiseki.compress.metrics import Metrics
 from kiseki.compress.summarizer import ask_now
 from kiseki.compress.summary import Answer, Ask, read_summary
-from kiseki.trajectory.row_files import encode_row
+from kiseki.trajectory.json_rows import encode_row
 from kiseki.trajectory.tokens import TokenCounter, find_tokenizer, open_counter
 
 

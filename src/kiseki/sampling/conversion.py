@@ -9,7 +9,8 @@ import msgspec
 
 from kiseki.compress.layouts.messages import MESSAGES, ROLES
 from kiseki.compress.layouts.text_content import content_text
-from kiseki.compress.turns import Trajectory, Turn
+from kiseki.compress.rows import Trajectory
+from kiseki.compress.turns import Turn
 from kiseki.models.reasoning import native_reasoning, split_content, split_inline
 from kiseki.trajectory.sharegpt import to_sharegpt
 from kiseki.trajectory.types import Message, ToolCall

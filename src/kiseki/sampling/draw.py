@@ -25,7 +25,7 @@ import msgspec
 
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.pool import open_pool
-from kiseki.compress.turns import read_trajectory
+from kiseki.compress.rows import read_trajectory
 from kiseki.errors import DatasetError, UsageError, WorkersFailed
 from kiseki.sampling.folder import SAMPLE, Part, Saved, Tally, clear_reservoirs, locked, part_path, save
 from kiseki.sampling.job import SampleJob

@@ -10,7 +10,8 @@ import msgspec
 from kiseki.compress.layouts.messages import MESSAGES
 from kiseki.compress.layouts.sharegpt import SHAREGPT
 from kiseki.compress.layouts.text_content import content_text
-from kiseki.compress.turns import Call, Layout, Trajectory, Turn
+from kiseki.compress.rows import Trajectory
+from kiseki.compress.turns import Call, Layout, Turn
 from kiseki.models.reasoning import native_reasoning, split_inline
 from kiseki.trajectory.sharegpt import CALL_FORMAT, TOOLS_PREAMBLE, unescape_json, unescape_text
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kiseki.compress.job.pool import count_texts
-from kiseki.compress.turns import Trajectory, read_trajectory
+from kiseki.compress.rows import Trajectory, read_trajectory
 from kiseki.sampling.identity import what_is_said
 
 Verdict = tuple[int, int] | str

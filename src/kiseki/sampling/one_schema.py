@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from kiseki.compress.layouts.messages import MESSAGES
-from kiseki.compress.turns import Trajectory
+from kiseki.compress.rows import Trajectory
 from kiseki.sampling.conversion import TOOLS_COLUMN, as_sharegpt
 
 SHAREGPT_COLUMN = "conversations"

@@ -32,7 +32,8 @@ from kiseki.sampling.library import (
     words,
 )
 from kiseki.trajectory.json_columns import json_reader
-from kiseki.trajectory.row_files import SUFFIXES, encode_row, is_row_file, read_lines
+from kiseki.trajectory.json_rows import encode_row
+from kiseki.trajectory.row_files import SUFFIXES, is_row_file, read_lines
 
 T = TypeVar("T")
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from kiseki.trajectory.json_rows import decode_row
+
 NOTE = b"huggingface"
 """Key of the library's note in the schema's metadata."""
 _TEXT_FIELDS = ("content", "value")
@@ -95,8 +97,6 @@ def _read_fields(value: dict[str, Any], reads: dict[str, Read]) -> dict[str, Any
 
 
 def _read(text: str) -> Any:
-    from kiseki.trajectory.row_files import decode_row  # which reads parquet with what is here
-
     try:
         return decode_row(text.encode())
     except ValueError:

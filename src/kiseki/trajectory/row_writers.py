@@ -11,8 +11,9 @@ from typing import IO, Any, Protocol
 import zstandard
 
 from kiseki.errors import DatasetError, UsageError
+from kiseki.trajectory.json_rows import decode_row
 from kiseki.trajectory.parquet_rows import Misfit, RowGroups, read_schema
-from kiseki.trajectory.row_files import SUFFIXES, decode_row, format_of, is_row_file
+from kiseki.trajectory.row_files import SUFFIXES, format_of, is_row_file
 
 BUFFER_BYTES = 2**20
 GROUP_BYTES = 2**24

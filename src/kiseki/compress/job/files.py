@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kiseki.compress.config import CompressionConfig
-from kiseki.compress.turns import read_trajectory
+from kiseki.compress.rows import read_trajectory
 from kiseki.errors import DatasetError, UsageError
 from kiseki.trajectory.row_files import SUFFIXES, is_row_file, read_lines
 

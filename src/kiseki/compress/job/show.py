@@ -11,9 +11,10 @@ from kiseki.compress.compressor import Compressor, Done
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.files import find_files
 from kiseki.compress.job.job import CompressionJob
+from kiseki.compress.rows import read_trajectory
 from kiseki.compress.summarizer import ask_now
 from kiseki.compress.summary import Answer, Ask
-from kiseki.compress.turns import SUMMARY_MARK, Turn, read_trajectory
+from kiseki.compress.turns import SUMMARY_MARK, Turn
 from kiseki.errors import UsageError
 from kiseki.trajectory.row_files import read_lines
 from kiseki.trajectory.tokens import find_tokenizer, open_counter

@@ -13,7 +13,7 @@ from kiseki.compress.layouts.leaves import edit_json, edit_text
 from kiseki.compress.layouts.text_content import append_text, content_text, edit_parts, shown
 from kiseki.compress.layouts.text_protocol import commands
 from kiseki.compress.turns import Call, Edit, Output, Role, Turn, turn_of
-from kiseki.trajectory.row_files import encode_row
+from kiseki.trajectory.json_rows import encode_row
 from kiseki.trajectory.sharegpt import escape_json, escape_text, unescape_json
 
 ROLES: dict[str, Role] = {
