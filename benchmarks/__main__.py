@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 8 minutes for all."""
+"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 9 minutes for all."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.job import CompressionJob
 from kiseki.compress.job.run import run_compression
 
-MEGABYTES = 60
+MEGABYTES = 200
 GOAL_TIMES = 1.25
-SIZES = (30, 240)
+SIZES = (30, 200)
 """Megabytes of input between which memory must not grow."""
 GROWTH_GOAL_MB = 30.0
 TARGET = 15_250
