@@ -63,12 +63,16 @@ def compress(*arguments: str, cwd: Path, status: int = 0) -> subprocess.Complete
     return subprocess.CompletedProcess(arguments, found, *shown)
 
 
-def summary_config(folder: Path, server: MockServer, at_once: int = 50, **summarization: Any) -> str:
-    settings = {"model": "mock", "base_url": server.base_url, "retry_delay": 0.001, **summarization}
-    lines = ["summarization:", *(f"  {key}: {json.dumps(value)}" for key, value in settings.items())]
-    (folder / "summary.yaml").write_text(
-        "\n".join([*lines, "compression: {target_max_tokens: 1500, summary_target_tokens: 100}"])
-    )
+def summary_config(
+    folder: Path, server: MockServer, at_once: int = 50, workers: int = 1, metrics: bool = True, **summarization: Any
+) -> str:
+    settings = {
+        "summarization": {"model": "mock", "base_url": server.base_url, "retry_delay": 0.001, **summarization},
+        "compression": {"target_max_tokens": 1500, "summary_target_tokens": 100},
+        "processing": {"max_concurrent_requests": at_once, "num_workers": workers},
+        "metrics": {"enabled": metrics},
+    }
+    (folder / "summary.yaml").write_text(json.dumps(settings))  # JSON is YAML
     return "--config=summary.yaml"
 
 
@@ -336,6 +340,13 @@ def kill_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def parts_of(process: subprocess.Popen[str], partial: Path, size: int) -> Iterator[None]:
     """Until the job has kept so many bytes."""
     while process.poll() is None and not (partial.exists() and partial.stat().st_size >= size):
@@ -369,11 +380,7 @@ def test_no_summary_is_bought_twice(tmp_path: Path) -> None:
     count = 24
     write_dataset(tmp_path / "rows.jsonl", [row(12, str(number)) for number in range(count)])
     with MockServer(turns=0, latency=0.2) as server:
-        config = summary_config(tmp_path, server)
-        (tmp_path / "summary.yaml").write_text(
-            (tmp_path / "summary.yaml").read_text() + "\nprocessing: {max_concurrent_requests: 3}\n"
-        )
-        command = ("--input=rows.jsonl", config)
+        command = ("--input=rows.jsonl", summary_config(tmp_path, server, at_once=3))
         process = start_kiseki("compress", *command, cwd=tmp_path)
         while server.stats()["calls"] < 9:
             assert process.poll() is None, process.communicate()
@@ -424,27 +431,25 @@ def test_rows_without_a_summary_are_tried_again_in_place_and_by_other_means(tmp_
     assert [path.name for path in tmp_path.glob(".*")] == [".own_compressed.jsonl.done", ".rows.jsonl.done"]
 
 
-def test_what_is_bought_is_kept_whatever_else_fails(tmp_path: Path) -> None:
-    write_dataset(tmp_path / "rows.jsonl", [row(12, str(number)) for number in range(6)])
-    with MockServer(turns=0, latency=1.0) as server:
-        config = summary_config(tmp_path, server)
-        (tmp_path / "off.yaml").write_text(
-            (tmp_path / "summary.yaml")
-            .read_text()
-            .replace("processing: {", "metrics: {enabled: false}\nprocessing: {num_workers: 2, ")
-        )
-        process = start_kiseki("compress", "--input=rows.jsonl", "--config=off.yaml", cwd=tmp_path)
-        while server.stats()["calls"] < 6:
+def test_what_is_bought_is_kept_when_processes_die(tmp_path: Path) -> None:
+    """Six rows need summaries, one at a time; further blocks of rows wait until fewer do, and meet dead processes."""
+    write_dataset(tmp_path / "rows.jsonl", [*(row(12, str(n)) for n in range(6)), *(row(1, str(n)) for n in range(1100))])
+    with MockServer(turns=0, latency=0.2) as server:
+        command = ("--input=rows.jsonl", summary_config(tmp_path, server, at_once=1, workers=2, metrics=False))
+        process = start_kiseki("compress", *command, cwd=tmp_path)
+        while not server.stats()["calls"]:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
-        for child in children(process.pid):  # its processes, while the summaries are on their way
+        for child in children(process.pid):
             os.kill(child, signal.SIGKILL)
-        process.wait()
-        compress("--input=rows.jsonl", "--config=off.yaml", cwd=tmp_path)
-        compress("--input=rows.jsonl", "--config=off.yaml", cwd=tmp_path)
+        said, _ = process.communicate()
+        assert process.returncode == 1 and "a worker process died" in said and "the same command goes on" in said
+        compress(*command, cwd=tmp_path)
+        compress(*command, cwd=tmp_path)
         assert server.stats()["calls"] == 6, "and a whole output is not bought again, metrics file or not"
-        done = compress("--input=rows.jsonl", config, "--show=1", "--dry_run", cwd=tmp_path)
+        done = compress(*command, "--show=1", "--dry_run", cwd=tmp_path)
         assert server.stats()["calls"] == 6 and "here would be the summary" in done.stdout
+    assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 1106
 
 
 def test_a_budget_holds_over_all_sessions(tmp_path: Path) -> None:
@@ -462,10 +467,15 @@ def test_a_budget_holds_over_all_sessions(tmp_path: Path) -> None:
 def test_two_processes_on_one_output(tmp_path: Path) -> None:
     write_dataset(tmp_path / "rows.jsonl", [row(12)])
     with MockServer(turns=0, latency=20) as server:
-        command = ("--input=rows.jsonl", summary_config(tmp_path, server))
+        command = ("--input=rows.jsonl", summary_config(tmp_path, server, workers=2))
         process = start_kiseki("compress", *command, cwd=tmp_path)
         while not server.stats()["calls"]:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         assert "another process" in compress(*command, cwd=tmp_path, status=2).stderr
-        kill_group(process)
+        workers = children(process.pid)
+        process.kill()
+        process.wait()
+        while any(is_alive(worker) for worker in workers):  # they end with it, whatever it was killed by
+            time.sleep(0.01)
+        assert len(workers) == 2
