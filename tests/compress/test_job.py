@@ -433,7 +433,7 @@ def test_rows_without_a_summary_are_tried_again_in_place_and_by_other_means(tmp_
 
 def test_what_is_bought_is_kept_when_processes_die(tmp_path: Path) -> None:
     """Six rows need summaries, one at a time; further blocks of rows wait until fewer do, and meet dead processes."""
-    write_dataset(tmp_path / "rows.jsonl", [*(row(12, str(n)) for n in range(6)), *(row(1, str(n)) for n in range(1100))])
+    write_dataset(tmp_path / "rows.jsonl", [*(row(12, str(n)) for n in range(6)), *(row(1, str(n)) for n in range(2300))])
     with MockServer(turns=0, latency=0.2) as server:
         command = ("--input=rows.jsonl", summary_config(tmp_path, server, at_once=1, workers=2, metrics=False))
         process = start_kiseki("compress", *command, cwd=tmp_path)
@@ -449,7 +449,7 @@ def test_what_is_bought_is_kept_when_processes_die(tmp_path: Path) -> None:
         assert server.stats()["calls"] == 6, "and a whole output is not bought again, metrics file or not"
         done = compress(*command, "--show=1", "--dry_run", cwd=tmp_path)
         assert server.stats()["calls"] == 6 and "here would be the summary" in done.stdout
-    assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 1106
+    assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 2306
 
 
 def test_a_budget_holds_over_all_sessions(tmp_path: Path) -> None:
