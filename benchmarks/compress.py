@@ -2,18 +2,22 @@
 
 Rows are SWE-agent-like: a system prompt that all share, a task, then calls with outputs of code, made from this Python's own
 library, so that every turn is another text. Floor: JSON-decoding the same rows and counting each turn's text with the same
-tokenizer, in one process. The compressor (`ladder`) is measured whole: reading, deciding, spool, output, all processes.
+tokenizer, in one process per core at once, since cores that share a chip slow each other down. The compressor is measured
+whole: start, reading, deciding, spool, output, all processes.
 The goal, 80 % of the bare tokenizer's speed, is at most 1.25 times its CPU.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import resource
+import statistics
 import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +42,25 @@ TARGET = 15_250
 def main(megabytes: int = MEGABYTES) -> Result:
     with tempfile.TemporaryDirectory() as name:
         rows = write_rows(Path(name) / "rows.jsonl", megabytes)
-        bare = [run_child("compress:bare", path=str(rows))]
+        bare = _on_all_cores(rows)
         fits = run_child("compress:compress", path=str(rows), target=10**9)
-        bare.append(run_child("compress:bare", path=str(rows)))
+        bare += _on_all_cores(rows)
         ladder = run_child("compress:compress", path=str(rows), target=TARGET)
         peaks = [
             run_child("compress:compress", path=str(write_rows(Path(name) / f"{size}.jsonl", size)), target=TARGET)
             for size in SIZES
         ]
-    floor = min(each.result["cpu"] for each in bare)
+    floor = statistics.median(each.result["cpu"] for each in bare)
     tokens = bare[0].result["tokens"]
     per_million = 1e6 / tokens
     growth = peaks[1].result["peak_mb"] - peaks[0].result["peak_mb"]
     return Result(
         title=f"compress: {megabytes} MB of trajectories, {tokens / 1e6:.1f} million tokens, {bare[0].result['rows']:.0f} rows",
-        floor="JSON-decoding the rows and counting each turn, in one process",
+        floor="JSON-decoding the rows and counting each turn, in one process per core at the same time",
         figures=[
             _figure("every row fits: CPU per million tokens", fits, floor, per_million),
             _figure("ladder to 15,250 tokens: CPU per million tokens", ladder, floor, per_million),
-            Figure("bare tokenizer, one process", tokens / 1e6 / floor, "million tokens/s"),
+            Figure("bare tokenizer, one of the processes", tokens / 1e6 / floor, "million tokens/s"),
             Figure("every row fits, all cores, wall", tokens / 1e6 / fits.result["wall"], "million tokens/s"),
             Figure("ladder, all cores, wall", tokens / 1e6 / ladder.result["wall"], "million tokens/s"),
             Figure("ladder, all cores, wall", bare[0].result["rows"] / ladder.result["wall"], "rows/s"),
@@ -67,6 +71,12 @@ def main(megabytes: int = MEGABYTES) -> Result:
             Figure("growth with the input", growth, "MB", goal=GROWTH_GOAL_MB),
         ],
     )
+
+
+def _on_all_cores(rows: Path) -> list[Sample]:
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as threads:
+        return list(threads.map(lambda path: run_child("compress:bare", path=path), [str(rows)] * cores))
 
 
 def _figure(name: str, sample: Sample, floor: float, per_million: float) -> Figure:

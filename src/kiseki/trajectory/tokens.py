@@ -9,6 +9,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -249,10 +251,15 @@ class _Counter:
 
 
 def _open_bundled(encoding: str) -> Callable[[str], int]:
-    # The package's public functions build lists of token ids and refuse a text of a million characters.
-    from bpe_openai._bindings import tokenizer_for_encoding
-
-    count: Callable[[str], int] = tokenizer_for_encoding(encoding).count
+    # The package's public functions build lists of token ids and refuse a text of a million characters, and its import reads the
+    # vocabularies into Python, for half a second: its extension module has all that is needed.
+    package = find_spec("bpe_openai")
+    spec = PathFinder.find_spec("_bindings", package.submodule_search_locations) if package else None
+    if spec is None or spec.loader is None:
+        raise ImportError("bpe-openai, which has the bundled vocabularies, is not installed as it should be", name="bpe_openai")
+    bindings = module_from_spec(spec)
+    spec.loader.exec_module(bindings)
+    count: Callable[[str], int] = bindings.tokenizer_for_encoding(encoding).count
     return count
 
 
