@@ -40,6 +40,7 @@ def build_parser(prog: str = "kiseki compress") -> Parser:
     flag(files, "config", str, "YAML with any of the settings below, and the rest of them (docs/compression.md)")
     flag(files, "sample_percent", _percent, "only so many percent of the rows, drawn by --seed (default: all)")
     flag(files, "seed", int, "of that draw", 42)
+    switch(files, "strict", "exit status 3 when a row is still over the target")
     how = parser.add_argument_group("how (default: as --config says)")
     flag(how, "target_max_tokens", at_least(1), "tokens that a trajectory may have (default: 15250)")
     words = "summary (a model writes it), ladder (rules, no model), segment (several rows that fit) (default: summary)"
@@ -66,8 +67,7 @@ def build_parser(prog: str = "kiseki compress") -> Parser:
     )
     flag(look, "plot", str, "FILE.png: tokens before and after as a picture; pip install 'kiseki[plot]'", "")
     flag(look, "show", at_least(1), "print row N (the first is 1) before and after, side by side, and write nothing")
-    spend = add_summary_flags(parser)
-    switch(spend, "strict", "exit status 3 when a row is still over the target")
+    add_summary_flags(parser)
     parser.set_defaults(mark_summary=None, trust_remote_code=None)  # off where neither the flag nor the file says anything
     return parser
 

@@ -42,15 +42,14 @@ def add_model_flags(parser: Parser) -> None:
     switch(routing, "reasoning_disabled", "no reasoning tokens at all; wins over --reasoning_effort")
 
 
-def add_summary_flags(parser: Parser) -> argparse._ArgumentGroup:
-    """What the compressor's summaries may cost. Returns the group, for a command that has more of them."""
+def add_summary_flags(parser: Parser) -> None:
+    """What the compressor's summaries may cost."""
     group = parser.add_argument_group("what summaries may cost, over all sessions")
     flag = parser.flag
     flag(group, "max_cost", at_least(0, float), "US dollars (default: no limit)")
     flag(group, "max_total_tokens", at_least(1), "tokens, in and out (default: no limit)")
     words = "YAML with prices that the endpoint does not list: 'model: {input: 3, output: 15}', US dollars per million tokens"
     flag(group, "prices", str, words, "")
-    return group
 
 
 def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
