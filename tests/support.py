@@ -81,7 +81,8 @@ async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str =
 
 def children(pid: int) -> list[int]:
     """Processes that `pid` has started: a driver's workers."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").iterdir()  # each has the children that it has started
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
 def write_dataset(path: Path, rows: Iterable[Any]) -> Path:

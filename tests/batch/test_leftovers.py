@@ -43,11 +43,13 @@ def wait_until(condition: Callable[[], bool], *running: subprocess.Popen[str]) -
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
-    """The driver and its workers, at once: stopped first, so that none sees another's end."""
+    """The driver and its workers, at once: stopped first, so that none sees another's end, and the driver killed last, since the
+    system wakes stopped processes whose parent ends."""
     pids = [process.pid, *children(process.pid)]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGKILL)
     process.communicate()
 
 

@@ -48,7 +48,7 @@ def test_an_endpoint_that_takes_few_at_once_delays_and_fails_nothing(tmp_path: P
     assert statistics(tmp_path)["outcomes"]["completed"] == 80
     assert stats["by_status"]["200"] == 160
     learnt = [re.search(r"→ (\d+) requests at once.*HTTP 429", detail) for kind, detail in decisions(tmp_path) if kind == "limit"]
-    assert min(int(each[1]) for each in learnt if each) <= 5, "of the twelve that two workers wanted"
+    assert min(int(each[1]) for each in learnt if each) < 12, "which the two workers wanted together"
     assert "HTTP 429" in kiseki("log", "data/r", cwd=tmp_path, COLUMNS="400").stdout
     waited = [row for row in read_rows(tmp_path / "data/r/trajectories.jsonl") if row["completed"]]
     assert len(waited) == 80
