@@ -452,6 +452,16 @@ def test_what_is_bought_is_kept_when_processes_die(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "rows_compressed.jsonl")) == 2306
 
 
+def test_a_picture_of_a_whole_output_buys_nothing(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [row(1), row(12, "b")])
+    with MockServer(turns=0) as server:
+        command = ("--input=rows.jsonl", summary_config(tmp_path, server))
+        compress(*command, cwd=tmp_path)
+        compress(*command, "--plot=later.png", cwd=tmp_path)
+        assert server.stats()["calls"] == 1
+    assert (tmp_path / "later.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_budget_holds_over_all_sessions(tmp_path: Path) -> None:
     write_dataset(tmp_path / "rows.jsonl", [row(12, str(number)) for number in range(8)])
     with MockServer(turns=0) as server:

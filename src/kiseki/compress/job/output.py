@@ -14,8 +14,10 @@ from kiseki.compress.config import CompressionConfig
 from kiseki.compress.job.files import Files, Reject, Target, is_rejects
 from kiseki.compress.job.spool import Result
 from kiseki.compress.job.totals import Totals
-from kiseki.errors import DatasetError, StorageError
+from kiseki.compress.metrics import Metrics
+from kiseki.errors import DatasetError, StorageError, UsageError
 from kiseki.trajectory.replacing import replacing
+from kiseki.trajectory.row_files import read_lines
 from kiseki.trajectory.row_writers import RowWriter, open_writer
 
 
@@ -28,6 +30,12 @@ class Made(msgspec.Struct, frozen=True):
     """Path → bytes."""
     over: int
     """Rows in it that are still over the target."""
+
+
+class _Measured(msgspec.Struct, frozen=True):
+    """What is read of an output's row."""
+
+    compression_metrics: Metrics
 
 
 def write_output(
@@ -92,6 +100,23 @@ def read_made(files: Files, job: Mapping[str, Any]) -> Made | None:
     except (OSError, msgspec.DecodeError):
         return None
     return made if whole and made.job == msgspec.to_builtins(job) and not files.partial.exists() else None
+
+
+def read_totals(files: Files) -> Totals:
+    """The tokens of a complete output's rows, before and after. Raises `UsageError` where the rows do not have them."""
+    totals = Totals()
+    for target in files.targets:
+        for line, row in read_lines(target.output):
+            try:
+                metrics = msgspec.json.decode(row, type=_Measured).compression_metrics
+            except msgspec.DecodeError:
+                raise UsageError(
+                    f"--plot: {target.output}, line {line} has no compression_metrics; --dry_run draws too"
+                ) from None
+            if metrics.segment_index == 0:
+                totals.before.append(metrics.original_tokens)
+            totals.after.append(metrics.compressed_tokens)
+    return totals
 
 
 def _write_file(

@@ -3,7 +3,7 @@
 ```
 lines ──▶ blocks ──▶ processes (read, count, compress) ──▶ spool ──▶ output files, in the order of the input
                         │  a row that needs a summary        ▲
-                        └──▶ summariser ──▶ processes ───────┘
+                        └──▶ summariser ─────────────────────┘
 ```
 Everything is bounded: blocks under way, rows that wait for a summary. Rows are finished in any order; the spool keeps them, and
 survives this process. The output appears when it is whole, by a rename.
@@ -27,7 +27,7 @@ from kiseki.compress.job.dry_run import analyse
 from kiseki.compress.job.files import Files, find_files
 from kiseki.compress.job.fill import fill
 from kiseki.compress.job.job import CompressionJob
-from kiseki.compress.job.output import read_made, write_output
+from kiseki.compress.job.output import read_made, read_totals, write_output
 from kiseki.compress.job.spool import Spool
 from kiseki.compress.job.totals import Totals
 from kiseki.errors import UsageError
@@ -67,7 +67,9 @@ def run_compression(job: CompressionJob, config: CompressionConfig, console: Con
         config.tokenizer, trust_remote_code=config.trust_remote_code, chat_template=config.count == "chat_template", warn=note
     )
     fingerprint = _fingerprint(job, config, files, tokenizer)
-    if not job.dry_run and not job.plot and (made := read_made(files, fingerprint)):
+    if not job.dry_run and (made := read_made(files, fingerprint)):
+        if job.plot:
+            plot_tokens(Path(job.plot), read_totals(files), config.target_max_tokens)
         console.print(Text(f"{files.output} is there already, made of this input with these settings"), soft_wrap=True)
         return OVER_LIMIT if job.strict and made.over else OK
     totals, unanswered = Totals(), 0
