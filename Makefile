@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_NAME ?= first_run
+# MCP servers that the tests speak to; without npm those tests are skipped and say so.
+MCP_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31
 
 .PHONY: setup run test check bench clean
 
@@ -18,6 +20,7 @@ $(VENV)/runtime: requirements.lock pyproject.toml
 
 $(VENV)/dev: $(VENV)/runtime requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@! command -v npm >/dev/null || npm install --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts $(MCP_SERVERS)
 	@touch $@
 
 setup: $(VENV)/runtime

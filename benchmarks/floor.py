@@ -14,7 +14,7 @@ import msgspec
 from benchmarks import tool_async
 from benchmarks.child import cpu_seconds
 from benchmarks.engine import MODEL, PROMPT
-from kiseki.agent.rollout import tools_json
+from kiseki.agent.settings import tools_json
 from kiseki.tools.registry import tools_in
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.child import Sample, cpu_seconds, memory_kb, run_child
 from benchmarks.figures import Figure, Result
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.batch.worker import Worker
 from kiseki.models.admission import UNLIMITED, Admission, LocalDoor
 from kiseki.models.breaker import Breaker

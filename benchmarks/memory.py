@@ -19,9 +19,10 @@ import kiseki.batch.run as batch_run
 from benchmarks.child import memory_kb, run_child
 from benchmarks.engine import write_dataset, write_distribution
 from benchmarks.figures import Figure, Result
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.batch.config import BatchConfig
 from kiseki.batch.engines import Engine, Give
+from kiseki.batch.prepare import Toolsets
 from kiseki.ledger.types import Attempt
 from kiseki.models.admission import Admission
 from kiseki.models.endpoints import ModelSettings
@@ -85,14 +86,16 @@ def _attempt(spec: RolloutSpec) -> Attempt:
         toolsets=spec.toolsets,
         tools_hash="none",
     )
-    return Attempt(spec.key, summarize(record), encode_record(record), "none", "[]")
+    return Attempt(spec.key, summarize(record), encode_record(record), {"none": "[]"})
 
 
 def run(*, prompts: int) -> dict[str, float]:
     """A whole run in this process. Returns MB at each of `POINTS`."""
     found: dict[str, float] = {}
 
-    def engine(config: BatchConfig, settings: RolloutSettings, admission: Admission, concurrency: int) -> Engine:
+    def engine(
+        config: BatchConfig, toolsets: Toolsets, settings: RolloutSettings, admission: Admission, concurrency: int
+    ) -> Engine:
         return Instant(prompts, found)
 
     batch_run.choose_engine = engine

@@ -72,6 +72,8 @@ def test_light_commands_import_nothing_heavy() -> None:
         ["agent", "--help"],
         ["compress", "--help"],
         ["sample", "--help"],
+        ["tools", "--help"],
+        ["tools", "call", "--help"],
     ):
         code = (
             "import sys\nfrom kiseki.commands.main import main\n"

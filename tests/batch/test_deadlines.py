@@ -135,7 +135,7 @@ def test_nothing_cut_is_no_table(tmp_path: Path) -> None:
 
 NEEDS_SANDBOX = """
 from kiseki import tool
-from kiseki.tools.registry import ToolContext
+from kiseki.tools.context import ToolContext
 
 @tool(toolset="mine")
 async def quick(context: ToolContext) -> str:

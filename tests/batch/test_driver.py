@@ -66,7 +66,7 @@ def attempt(spec: RolloutSpec) -> Attempt:
         toolsets=("mine",),
         tools_hash="h",
     )
-    return Attempt(spec.key, summarize(record), encode_record(record), "h", "[]")
+    return Attempt(spec.key, summarize(record), encode_record(record), {"h": "[]"})
 
 
 class Instant:

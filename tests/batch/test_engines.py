@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import children, until
 
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.batch.engines import Engine, InProcess, Lost, Processes, Result
 from kiseki.batch.worker import Worker
 from kiseki.models.admission import Admission, Ask

@@ -17,7 +17,9 @@ from kiseki.models.openai_chat import OpenAIChat
 from kiseki.models.stream import StreamedReply
 from kiseki.models.wire import MAX_ANSWER
 from kiseki.tools.redact import secrets_of
-from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
+from kiseki.tools.registry import make_tool
+from kiseki.tools.results import MAX_RESULT_BYTES
+from kiseki.tools.toolbox import Toolbox
 from kiseki.trajectory.types import Message, ToolCall
 
 RESULT = 50_000_000

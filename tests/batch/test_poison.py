@@ -13,7 +13,7 @@ from pathlib import Path
 
 from support import kiseki, light_tools, read_rows, start_kiseki, write_dataset
 
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.batch.engines import Lost, Processes, Result
 from kiseki.models.admission import Admission
 from kiseki.models.breaker import Breaker

@@ -9,6 +9,7 @@ import pytest
 from kiseki.batch.config import BatchConfig
 from kiseki.batch.prepare import Toolsets, prepare_toolsets
 from kiseki.models.endpoints import ModelSettings
+from kiseki.sandboxes.settings import SandboxSettings
 
 TOOLS = """
 from kiseki import tool
@@ -36,7 +37,8 @@ def toolsets(folder: Path, distribution: str) -> Toolsets:
             model=ModelSettings("builtin/practice"),
             distribution=str(folder / "d.yaml"),
             tools=(str(folder / "tools.py"),),
-        )
+        ),
+        SandboxSettings("local"),
     )
 
 
@@ -45,7 +47,7 @@ def toolsets(folder: Path, distribution: str) -> Toolsets:
     [
         ("terminal: 100\n", {("terminal", "mine", "yours")}, {"terminal", "process", "one", "two"}),
         ("mine: 100\nyours: 0\n", {("mine",)}, {"one"}),
-        ("mine: 100\nweb: 100\n", {("mine", "yours")}, {"one", "two"}),
+        ("mine: 100\nskills: 100\n", {("mine", "yours")}, {"one", "two"}),
         ("mine: 50\nyours: 50\n", {("mine",), ("yours",), ("mine", "yours")}, {"one", "two"}),
     ],
 )

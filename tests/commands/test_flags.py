@@ -40,7 +40,10 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--dataset_file=junk.jsonl"), "no usable row (2 unusable; line 1: the row is a number"),
         ((*BASE, "--dataset_file=image.jsonl"), "row 1 (from 0) asks for image 'debian:12'"),
         ((*BASE, "--distribution=defualt"), "did you mean default?"),
-        ((*BASE, "--distribution=minimal"), "no toolset of distribution 'minimal' is available (web: not in this version"),
+        (
+            (*BASE, "--distribution=minimal", "--search_provider=brave"),
+            "no toolset of distribution 'minimal' is available (web: --search_provider=brave needs BRAVE_API_KEY",
+        ),
         ((*BASE, "--distribution=bad.yaml"), "bad.yaml"),
         ((*BASE, "--batch_sise=5"), "unknown flag --batch_sise=5; did you mean --batch_size?"),
         ((*BASE, "--batch-size", "0"), "--batch_size: '0' cannot be used: it must be at least 1"),
@@ -61,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
         ((*BASE, "--model=m", "--base_url=http://u:secret@127.0.0.1:9/v1", "--skip_unavailable"), "must not hold a user name"),
         ((*BASE, "--output_dir=p.jsonl/under"), "--output_dir names another place"),
         ((*BASE, "--model=x/y", "--base_url=https://api.openai.com/v1", "--skip_unavailable"), "OPENAI_API_KEY"),
-        ((*BASE, "--model=x/y", "--api_key=k"), "web, vision, image_gen, browser: not in this version"),
+        ((*BASE, "--model=x/y", "--api_key=k"), "image_gen: one of FAL_KEY, OPENROUTER_API_KEY, OPENAI_API_KEY"),
         ((*BASE, "--model=m", "--base_url=http://127.0.0.1:9/v1", "--skip_unavailable", "--providers_order=a"), "OpenRouter"),
         ((*BASE, "--model=x/y", "--api_key=k", "--skip_unavailable", "--reasoning_effort=huge"), "huge"),
     ],
@@ -125,11 +128,11 @@ def test_the_agent_command_saves_trajectories_and_samples(folder: Path) -> None:
 
 def test_the_agent_command_lists_tools_and_refuses(folder: Path) -> None:
     listed = kiseki("agent", "--list_tools", cwd=folder).stdout
-    for word in ("terminal", "read_file", "todo", "not available: not in this version"):
+    for word in ("terminal", "read_file", "todo", "not available: --skills_dir"):
         assert word in listed
     base = ("agent", "--model=builtin/practice")
     assert "missing --query" in kiseki(*base, cwd=folder, status=2).stderr
-    assert "'web' is not available" in kiseki(*base, "--query=x", "--enabled_toolsets=web", cwd=folder, status=2).stderr
+    assert "'skills' is not available" in kiseki(*base, "--query=x", "--enabled_toolsets=skills", cwd=folder, status=2).stderr
     assert "did you mean file?" in kiseki(*base, "--query=x", "--enabled_toolsets=fil", cwd=folder, status=2).stderr
     assert "did you mean file?" in kiseki(*base, "--query=x", "--disabled_toolsets=fil", cwd=folder, status=2).stderr
 

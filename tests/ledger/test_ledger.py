@@ -53,7 +53,7 @@ def attempt(key: str, outcome: Outcome) -> Attempt:
         toolsets=("mine",),
         tools_hash="h",
     )
-    return Attempt(key, summarize(record), encode_record(record), "h", tools_json="[]")
+    return Attempt(key, summarize(record), encode_record(record), {"h": "[]"})
 
 
 @pytest.fixture
@@ -175,7 +175,12 @@ def test_what_sqlite_says_leaves_a_ledger_in_words(tmp_path: Path) -> None:
     open_ledger(tmp_path, create=False).close()
 
 
-TO_VERSION_1 = """
+TO_VERSION_2 = """
+ALTER TABLE attempts DROP COLUMN children;
+PRAGMA user_version = 2;
+"""
+TO_VERSION_1 = f"""
+{TO_VERSION_2}
 ALTER TABLE rollouts DROP COLUMN suspect;
 ALTER TABLE attempts DROP COLUMN tool_timeouts;
 ALTER TABLE attempts DROP COLUMN redacted;
@@ -186,7 +191,7 @@ DROP TABLE configs;
 DROP TABLE decisions;
 PRAGMA user_version = 1;
 """
-"""What version 2 added, taken away again: the rest of version 1 is in version 2 as it was."""
+"""What later versions added, taken away again: the rest is in them as it was."""
 
 
 def columns(path: Path) -> dict[str, set[tuple[object, ...]]]:
@@ -196,7 +201,8 @@ def columns(path: Path) -> dict[str, set[tuple[object, ...]]]:
         return {name: {line[1:] for line in db.execute(f"PRAGMA table_info({name})")} for name in tables}
 
 
-def test_a_ledger_of_version_1_is_brought_to_this_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("back", [TO_VERSION_1, TO_VERSION_2])
+def test_a_ledger_of_an_older_version_is_brought_to_this_one(tmp_path: Path, back: str) -> None:
     """With what is in it: a run goes on, and nothing that was done is done again."""
     write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "abc"])
     path = tmp_path / "data/r/run.db"
@@ -206,7 +212,7 @@ def test_a_ledger_of_version_1_is_brought_to_this_one(tmp_path: Path) -> None:
         kiseki(*flags, "--max_samples=2", cwd=tmp_path)
         new, before = columns(path), read_rows(tmp_path / "data/r/trajectories.jsonl")
         with closing(sqlite3.connect(path)) as db:
-            db.executescript(TO_VERSION_1)
+            db.executescript(back)
         assert columns(path) != new
         kiseki(*flags, "--resume", cwd=tmp_path)
         assert server.stats()["calls"] == 3
@@ -215,7 +221,9 @@ def test_a_ledger_of_version_1_is_brought_to_this_one(tmp_path: Path) -> None:
     assert (after[:2], [row["prompt"] for row in after]) == (before, ["a", "b", "c"])
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT suspect FROM rollouts").fetchall() == [(0,)] * 3
-        assert db.execute("SELECT tool_timeouts, redacted, config FROM attempts LIMIT 1").fetchone() == (0, 0, "")
+        assert db.execute("SELECT tool_timeouts, redacted, children FROM attempts LIMIT 1").fetchone() == (0, 0, 0)
+        (config,) = db.execute("SELECT config FROM attempts LIMIT 1").fetchone()
+        assert (config == "") is (back == TO_VERSION_1)
 
 
 def test_what_was_spent_is_counted_session_by_session(ledger: Ledger) -> None:

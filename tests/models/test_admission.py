@@ -15,7 +15,7 @@ from kiseki.errors import BudgetSpent, NotAdmitted, RunStopped
 from kiseki.models.admission import TURNED_DOWN, Admission, Admitted, Ask, LocalDoor
 from kiseki.models.base import RateInfo
 from kiseki.models.breaker import HOLD_AFTER, Breaker
-from kiseki.models.budget import Budget
+from kiseki.models.budget import Budget, Need
 from kiseki.models.calls import DROPPED, NOT_SENT, CallEnd
 from kiseki.models.rate_limit import LEAST_ROUND, RateLimit
 
@@ -303,6 +303,43 @@ def test_a_leave_may_cross_an_answer() -> None:
     run.call("ok")
     run.admission.leave(1)
     assert run.admission.limit.in_flight == 0
+
+
+def test_a_call_elsewhere_asks_the_budget_and_nothing_else() -> None:
+    run = Run(1, max_tokens=1000)
+    admission, answers = run.admission, run.answers
+
+    def elsewhere(key: int, tokens: int) -> None:
+        admission.ask(key, Ask(1, elsewhere=Need(0.0, tokens)), lambda answer: answers.__setitem__(key, answer))
+
+    first = run.ask()
+    waiting = run.ask()
+    elsewhere(-1, 300)
+    assert isinstance(answers[-1], Admitted) and waiting not in answers
+    assert (admission.limit.in_flight, run.budget.reserved_tokens) == (1, 401)
+    elsewhere(-2, 700)  # waits for what is reserved, and holds up nobody
+    assert -2 not in answers
+    run.end(first, CallEnd("ok", tokens=10))
+    assert isinstance(answers[waiting], Admitted) and -2 not in answers
+    for _ in range(LEAST_ROUND):
+        admission.leave(-1, CallEnd("denied", tokens=100))  # whatever it says of its endpoint
+    assert not admission.breaker.stopped and isinstance(answers[-2], Admitted)
+    elsewhere(-3, 1000)
+    assert isinstance(answers[-3], BudgetSpent)
+    admission.leave_all([-2])
+    assert (run.budget.tokens, run.budget.unknown.tokens, run.budget.reserved_tokens) == (10 + 100 + 700, 700, 101)
+
+
+def test_what_waits_for_the_budget_elsewhere_can_leave() -> None:
+    run = Run(4, max_tokens=500)
+    first = run.ask()
+    run.admission.ask(-1, Ask(1, elsewhere=Need(0.0, 450)), lambda answer: run.answers.__setitem__(-1, answer))
+    run.admission.leave(-1)
+    run.end(first, CallEnd("ok"))
+    assert -1 not in run.answers
+    run.call("denied")
+    run.admission.ask(-2, Ask(1, elsewhere=Need()), lambda answer: run.answers.__setitem__(-2, answer))
+    assert isinstance(run.answers[-2], RunStopped)
 
 
 def test_a_door() -> None:

@@ -23,6 +23,7 @@ from kiseki.errors import (
     StreamStalled,
 )
 from kiseki.models.admission import Admission, LocalDoor
+from kiseki.models.allowance import Allowance
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatReply, ChatRequest
 from kiseki.models.breaker import Breaker
@@ -222,9 +223,9 @@ def test_a_rollout_s_own_budget() -> None:
         client = FakeClient(reply(prompt_tokens=2))
         model, _ = asked(client, 1, price=Price(input=0.5, output=2.0), max_tokens=100)
         worst = 101 * 0.5 + 100 * 2.0
-        await model.complete(ChatRequest(PROMPT, allowance=worst))
+        await model.complete(ChatRequest(PROMPT, allowance=Allowance(worst)))
         with pytest.raises(PromptBudgetSpent, match=r"may cost \$250\.5000, and \$250\.0000 are left"):
-            await model.complete(ChatRequest(PROMPT, allowance=worst - 0.5))
+            await model.complete(ChatRequest(PROMPT, allowance=Allowance(worst - 0.5)))
         assert len(client.asked) == 1
 
     asyncio.run(scenario())

@@ -8,6 +8,7 @@ import pytest
 from support import with_client
 
 from kiseki.errors import PromptBudgetSpent
+from kiseki.models.allowance import Allowance
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatReply, ChatRequest
 from kiseki.models.mock_server import MockServer
@@ -36,7 +37,7 @@ def test_a_try_that_may_have_cost_counts_for_the_prompt_s_budget(kind: str, answ
     """A call costs 1 dollar here: one is within the budget, another only if the first cost nothing for sure."""
 
     async def use(client: AskedModel) -> ChatReply:
-        return await client.complete(ChatRequest(PROMPT, allowance=1.5))
+        return await client.complete(ChatRequest(PROMPT, allowance=Allowance(1.5)))
 
     with MockServer([{"turns": [{"content": "Noon.", "fault": {"kind": kind, "times": 1}}]}]) as server:
         if answered:

@@ -60,3 +60,18 @@ def test_a_block_that_is_being_left_may_still_wait() -> None:
         return "never"
 
     assert asyncio.run(run()) == "cleaned up"
+
+
+def test_the_clock_stands_still_until_the_last_of_several_has_its_turn() -> None:
+    async def run() -> bool:
+        deadline = Deadline(0.05)
+
+        async def wait(seconds: float) -> None:
+            with deadline:
+                await asyncio.sleep(seconds)
+
+        async with deadline.running():
+            await asyncio.gather(wait(0.01), wait(0.2))
+            return deadline.expired()
+
+    assert asyncio.run(run()) is False

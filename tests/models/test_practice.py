@@ -21,7 +21,8 @@ from support import open_sandbox
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.practice import PracticeModel
 from kiseki.sandboxes.settings import SandboxSettings
-from kiseki.tools.registry import Toolbox, ToolContext
+from kiseki.tools.context import ToolContext
+from kiseki.tools.toolbox import Toolbox
 from kiseki.tools.toolsets import load_tools
 from kiseki.trajectory.types import Message
 

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 import pytest
 from support import until
 
-from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
+from kiseki.agent.rollout import run_rollout
+from kiseki.agent.settings import RolloutSettings, ToolsOfRollout
 from kiseki.errors import ImageError, SandboxError, SandboxTimeout, UsageError
 from kiseki.models.base import NOT_HELD, ChatReply, ChatRequest
 from kiseki.models.endpoints import ModelSettings
@@ -27,7 +28,7 @@ from kiseki.sandboxes.factory import Sandboxes
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.sandboxes.slots import Slots
 from kiseki.sandboxes.starting import FIRST
-from kiseki.tools.toolsets import load_tools
+from kiseki.tools.services import Services
 from kiseki.trajectory.types import Message, ModelCall, Prompt, Record, RolloutSpec
 
 T = TypeVar("T")
@@ -211,7 +212,7 @@ def test_waiting_for_a_turn_takes_nobodys_time(made: Made) -> None:
 
     async def main() -> None:
         own = RolloutSettings(ModelSettings("m"), settings(start_timeout=2.0), prompt_timeout=3.0)
-        sandboxes, tools = Sandboxes(own.sandbox), ToolsOfRollout(load_tools(["terminal"]), own)
+        sandboxes, tools = Sandboxes(own.sandbox), ToolsOfRollout(("terminal",), (), own)
         line, one = asyncio.Lock(), made.open
 
         async def in_line(image: str) -> MadeSandbox:
@@ -221,7 +222,7 @@ def test_waiting_for_a_turn_takes_nobodys_time(made: Made) -> None:
         async def rollout(number: int) -> Record:
             prompt = Prompt(number, (Message(role="user", content="go"),), image="a")
             spec = RolloutSpec(f"{number}", prompt, 0, 0, 1, 0, ("terminal",))
-            return await run_rollout(spec, own, Answering(), tools, sandboxes)
+            return await run_rollout(spec, own, Answering(), tools, sandboxes, Services(own.tools))
 
         made.seconds = 0.2
         made.open = in_line  # type: ignore[method-assign]

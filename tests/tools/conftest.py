@@ -13,7 +13,8 @@ from support import open_sandbox
 from kiseki.sandboxes import bubblewrap
 from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.settings import SandboxSettings
-from kiseki.tools.registry import Toolbox, ToolContext
+from kiseki.tools.context import ToolContext
+from kiseki.tools.toolbox import Toolbox
 from kiseki.tools.toolsets import load_tools
 from kiseki.trajectory.types import ToolCall, ToolRun
 

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from kiseki.errors import ToolError
 from kiseki.tools.redact import Secrets, redact, secrets_of
-from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
+from kiseki.tools.registry import make_tool
+from kiseki.tools.results import MAX_RESULT_BYTES
+from kiseki.tools.toolbox import Toolbox
 from kiseki.trajectory.types import ToolCall, ToolRun
 
 LETTERS = string.ascii_letters

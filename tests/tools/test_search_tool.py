@@ -7,9 +7,12 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+
+from kiseki.sandboxes.base import Sandbox
+from kiseki.tools.context import ToolContext
 
 Play = Callable[[Callable[[Any], Awaitable[None]]], None]
 
@@ -55,7 +58,7 @@ async def only_grep(box: Any, busybox: str) -> None:
         await box.sh("chmod +x ~/only/busybox")
     for name in GREP_PROGRAMS:
         await box.sh(f'mkdir -p ~/only; ln -s "{"busybox" if busybox else f"$(command -v {name})"}" ~/only/{name}')
-    box.context.sandbox = OwnPath(box.sandbox, (await box.sh("echo ~/only")).strip())
+    box.context = ToolContext(cast(Sandbox, OwnPath(box.sandbox, (await box.sh("echo ~/only")).strip())))
 
 
 @pytest.fixture(params=["ripgrep", "python", "grep", "busybox"])
@@ -279,7 +282,7 @@ def test_the_program_is_looked_up_once(play: Play) -> None:
         await only_grep(box, "")
         assert (await box("search_files", pattern="alpha"))["total"] == 8
         assert box.context.state["search_files"][0] == "grep"
-        box.context.sandbox = sandbox
+        box.context = ToolContext(sandbox)
         box.context.state["search_files"] = ("", "")
         error = await box.error("search_files", pattern="alpha")
         assert (

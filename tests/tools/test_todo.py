@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
-from kiseki.sandboxes.base import Sandbox
-from kiseki.tools.registry import Toolbox, ToolContext
+from kiseki.tools.context import ToolContext
+from kiseki.tools.toolbox import Toolbox
 from kiseki.tools.toolsets import load_tools
 from kiseki.trajectory.types import ToolCall
 
@@ -17,7 +17,7 @@ BOX = Toolbox(load_tools(["todo"]))
 
 
 def fresh() -> ToolContext:
-    return ToolContext(cast(Sandbox, None))  # the list needs no sandbox
+    return ToolContext(None)  # the list needs no sandbox
 
 
 def call(context: ToolContext, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import gc
 from typing import Any
@@ -10,13 +11,26 @@ import pytest
 
 from kiseki.errors import SandboxError, ToolError
 from kiseki.tools import running
-from kiseki.tools.registry import MAX_RESULT_BYTES, Toolbox, make_tool
+from kiseki.tools.registry import make_tool
+from kiseki.tools.results import MAX_RESULT_BYTES
+from kiseki.tools.toolbox import Toolbox
 from kiseki.trajectory.types import ToolCall, ToolRun
 
 ended_by: list[str] = []
 """By which tools, after they were cancelled."""
 LOOP: list[Any] = []
 LOOP.append(LOOP)
+
+
+class Text(str):
+    """As some libraries return it."""
+
+
+class Exits:
+    def __str__(self) -> str:
+        raise SystemExit("from a result")
+
+
 RESULTS: dict[str, Any] = {
     "text": "plain \x1b[0m",
     "object": {"a": 1, "b": {"c": None}},
@@ -27,6 +41,18 @@ RESULTS: dict[str, Any] = {
     "long": "あ" * 100_000,
     "nothing": None,
     "empty": "",
+    "own text": Text("error: of a class of its own"),
+    "own texts": {Text("error"): Text("no")},
+    "array": array.array("d", [1.5, 2.0]),
+    "deep text": '{"a":' + "[" * 100_000,
+    "exits": Exits(),
+    "exits inside": {"rows": [Exits()]},
+    "generator": {"rows": (each for each in "ab")},
+    "function": {"f": lambda: 1},
+    "long error": {"rows": ["x" * 1000] * 300, "error": "it failed"},
+    "long error's text": {"error": "e" * 300_000},
+    "long failure": {"success": False, "rows": list(range(100_000))},
+    "long failure, surrogates": '{"success": false, "text": "\udc80' + "x" * 500_000 + '"}',
 }
 
 
@@ -80,6 +106,9 @@ def call(arguments: str, name: str = "give") -> tuple[str, ToolRun]:
         ("other", '{"at":{"id":"i","name":"n","arguments":"{}"},"set":[1],"what":"(1+2j)"}', True),
         ("nothing", "null", True),
         ("empty", "", False),
+        ("own text", "error: of a class of its own", False),
+        ("own texts", '{"error":"no"}', False),
+        ("array", "[1.5,2.0]", True),
         ("tool error", '{"error":"cannot"}', False),
         ("crash", """{"error":"KeyError: 'x'"}""", False),
         ("timeout", '{"error":"TimeoutError: the other side is slow"}', False),
@@ -90,8 +119,9 @@ def test_results(what: str, content: str, ok: bool) -> None:
     assert call(f'{{"what": "{what}"}}')[1].ok is ok
 
 
-def test_a_result_that_is_no_json_is_an_error() -> None:
-    content, run = call('{"what": "loop"}')
+@pytest.mark.parametrize("what", ["loop", "exits", "exits inside", "generator", "function"])
+def test_a_result_that_is_no_json_is_an_error(what: str) -> None:
+    content, run = call(f'{{"what": "{what}"}}')
     assert content.startswith('{"error":"the result of give cannot be written as JSON: ')
     assert not run.ok and not run.invalid
 
@@ -99,6 +129,17 @@ def test_a_result_that_is_no_json_is_an_error() -> None:
 def test_a_long_result_is_cut() -> None:
     content, run = call('{"what": "long"}')
     assert run.truncated and run.ok and "of 300,000 bytes left out here" in content and "\ufffd" not in content
+
+
+@pytest.mark.parametrize("what", ["long error", "long error's text", "long failure", "long failure, surrogates"])
+def test_a_failure_that_is_cut_is_a_failure(what: str) -> None:
+    _, run = call(f'{{"what": "{what}"}}')
+    assert run.truncated and not run.ok
+
+
+def test_text_too_deep_to_be_read_is_text() -> None:
+    content, run = call('{"what": "deep text"}')
+    assert run.ok and content.startswith('{"a":[[[')
 
 
 def test_a_broken_sandbox_is_not_the_models_business() -> None:

@@ -9,14 +9,22 @@ import msgspec
 import pytest
 
 from kiseki.errors import UsageError
+from kiseki.models.endpoints import ModelSettings
 from kiseki.tools.registry import Tool
-from kiseki.tools.toolsets import available_toolsets, load_tools, why_unavailable
+from kiseki.tools.settings import McpServer, ToolSettings
+from kiseki.tools.toolsets import TOOLSETS, available_toolsets, load_set_ups, load_tools, why_unavailable
 from kiseki.tools.user_tools import load_user_tools
+
+SETTINGS = ToolSettings()
+
+
+def why(name: str, settings: ToolSettings = SETTINGS, **environ: str) -> str:
+    return why_unavailable(name, settings, None, environ)
 
 
 def test_what_is_there() -> None:
-    assert available_toolsets() == ("terminal", "file", "todo")
-    assert why_unavailable("file") == ""
+    assert {"terminal", "file", "todo", "memory", "code_execution", "delegation"} <= set(available_toolsets(SETTINGS, None, {}))
+    assert not {"image_gen", "skills"} & set(available_toolsets(SETTINGS, None, {}))
     assert [each.name for each in load_tools(["file", "terminal", "file"])] == [
         "read_file",
         "write_file",
@@ -26,20 +34,33 @@ def test_what_is_there() -> None:
         "process",
     ]
     assert [each.name for each in load_tools(("todo",))] == ["todo"]
+    assert [each.name for each in load_tools(("web", "search"))] == ["web_search", "web_extract"]
 
 
-@pytest.mark.parametrize(
-    "name", ["web", "search", "vision", "image_gen", "browser", "code_execution", "delegation", "memory", "skills", "mcp-x"]
-)
-def test_what_this_version_lacks_is_said(name: str) -> None:
-    assert why_unavailable(name).startswith("not in this version")
-    with pytest.raises(UsageError, match=f"^toolset {name}: not in this version"):
-        load_tools([name])
+@pytest.mark.parametrize("name", TOOLSETS)
+def test_each_toolset_has_the_tools_that_it_promises(name: str) -> None:
+    assert [each.name for each in load_tools([name])] == list(TOOLSETS[name].tools)
+    assert len(load_set_ups([name])) == bool(TOOLSETS[name].set_up)
+
+
+def test_why_a_toolset_cannot_be_had_and_what_helps(tmp_path: Path) -> None:
+    assert "FAL_KEY" in why("image_gen") and why("image_gen", FAL_KEY="k") == ""
+    assert "BRAVE_API_KEY" in why("search", ToolSettings(search_provider="brave"))
+    assert why("search", ToolSettings(search_provider="brave"), BRAVE_API_KEY="k") == ""
+    assert "--skills_dir" in why("skills") and why("skills", ToolSettings(skills_dir=str(tmp_path))) == ""
+    assert why("memory") == "" and "no such folder" in why("memory", ToolSettings(memory_dir=str(tmp_path / "none")))
+    assert why("mcp-x") == "--mcp_config names the file whose mcpServers has 'x'"
+    servers = ToolSettings(mcp_config="m.json", mcp_servers=(McpServer("y"),))
+    assert why("mcp-x", servers) == "m.json has no server 'x'; it has y"
+    practice = ModelSettings("builtin/practice")
+    assert "--vision_model" in why_unavailable("vision", SETTINGS, practice, {})
 
 
 def test_a_misspelt_toolset_gets_the_close_one() -> None:
-    assert why_unavailable("terminl") == "there is no toolset 'terminl'; did you mean terminal?"
-    assert why_unavailable("zzz") == "there is no toolset 'zzz'; there are terminal, file, todo"
+    assert why("terminl") == "there is no toolset 'terminl'; did you mean terminal?"
+    assert why("zzz") == f"there is no toolset 'zzz'; there are {', '.join(TOOLSETS)}"
+    with pytest.raises(UsageError, match=r"^toolset terminl: there is no toolset 'terminl'; did you mean terminal"):
+        load_tools(["terminl"])
 
 
 TWO = '''\
@@ -54,7 +75,7 @@ def shout(text: str, times: int = 1) -> str:
     """Say it loudly."""
     return text.upper() * times
 
-@tool(toolset="web", name="web_search")
+@tool(toolset="web", name="look_it_up")
 async def look_up(query: str) -> dict[str, str]:
     """Look it up."""
     return {"found": query}
@@ -69,11 +90,11 @@ def write(folder: Path, text: str, name: str = "my_tools.py") -> Path:
 
 def test_own_tools_join_their_toolsets(tmp_path: Path) -> None:
     own = load_user_tools(write(tmp_path, TWO))
-    assert [(each.name, each.toolset) for each in own] == [("shout", "mine"), ("web_search", "web")]
-    assert [each.name for each in load_tools(["web", "todo"], own)] == ["web_search", "todo"]
+    assert [(each.name, each.toolset) for each in own] == [("shout", "mine"), ("look_it_up", "web")]
+    assert [each.name for each in load_tools(["web", "todo"], own)] == ["web_search", "web_extract", "look_it_up", "todo"]
     assert [each.name for each in load_tools(["todo"], own)] == ["todo"]
     with pytest.raises(UsageError, match="two tools are named 'shout'"):
-        load_tools(["mine"], own + own)
+        load_tools(["mine"], own + load_user_tools(tmp_path / "my_tools.py"))
 
 
 def test_own_tools_can_import_their_neighbours(tmp_path: Path) -> None:
@@ -92,7 +113,8 @@ def test_own_tools_can_import_their_neighbours(tmp_path: Path) -> None:
         ("raise SystemExit(3)\n", "my_tools.py, line 1: SystemExit: 3"),
         (TWO.replace("text: str, times", "text, times"), "parameter 'text' needs a type hint"),
         (TWO.replace("def shout", "def terminal"), "'terminal' is taken by Kiseki's own toolset terminal; @tool(…, name="),
-        (TWO.replace('"web_search"', '"shout"'), "'shout' is taken by another tool of this file"),
+        (TWO.replace('"look_it_up"', '"shout"'), "'shout' is taken by another tool of "),
+        (TWO.replace('"look_it_up"', '"web_search"'), "'web_search' is taken by Kiseki's own toolset "),
     ],
 )
 def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, message: str) -> None:
@@ -133,16 +155,23 @@ SCHEMAS: dict[str, tuple[list[str], dict[str, Any]]] = {
         },
     ),
     "todo": ([], {"todos": None, "merge": False}),
+    "memory": (["action"], {"target": "memory", "content": "", "old_text": ""}),
+    "skills_list": ([], {"category": ""}),
+    "skill_view": (["name"], {"file_path": ""}),
 }
 ENUMS = {
     ("process", "action"): {"list", "poll", "log", "wait", "kill", "write"},
     ("search_files", "target"): {"content", "files"},
+    ("memory", "action"): {"add", "replace", "remove", "read"},
+    ("memory", "target"): {"memory", "user"},
     ("search_files", "output_mode"): {"content", "files_only", "count"},
 }
 
 
-@pytest.mark.parametrize("each", load_tools(available_toolsets()), ids=lambda each: each.name)
-def test_schemas_are_pinned(each: Tool) -> None:
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_are_pinned(name: str) -> None:
+    (toolset,) = [toolset for toolset, has in TOOLSETS.items() if name in has.tools]
+    (each,) = [tool for tool in load_tools([toolset]) if tool.name == name]
     schema = schema_of(each)
     required, defaults = SCHEMAS[each.name]
     properties = schema["properties"]

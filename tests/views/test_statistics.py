@@ -37,7 +37,7 @@ def attempt(number: int, outcome: Outcome, seconds: float, error_class: str = ""
         tool_runs=(ToolRun(call_id="c", name="one", ok=number % 2 == 0, seconds=seconds / 4),),
         seconds=seconds,
     )
-    return Attempt(record.key, summarize(record), encode_record(record), "h", tools_json="[]")
+    return Attempt(record.key, summarize(record), encode_record(record), {"h": "[]"})
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from kiseki.agent.prefill import prefill_messages as read_messages
-from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
+from kiseki.agent.rollout import run_rollout
+from kiseki.agent.settings import RolloutSettings, ToolsOfRollout
 from kiseki.errors import UsageError
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.models.factory import check_model, open_model, with_api_key
@@ -24,11 +25,14 @@ from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.factory import Sandboxes, why_no_image, with_backend
 from kiseki.sandboxes.reaper import reap_orphans
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.tools.gather import Gathered, gather
 from kiseki.tools.registry import Tool, tools_in
-from kiseki.tools.toolsets import MCP_PREFIX, MODULES, NOT_IN_THIS_VERSION, available_toolsets, load_tools, why_unavailable
-from kiseki.tools.user_tools import load_user_tools
+from kiseki.tools.services import Services
+from kiseki.tools.settings import ToolSettings
+from kiseki.tools.toolsets import MCP_PREFIX, TOOLSETS, available_toolsets, find_stand_ins, why_unavailable
+from kiseki.tools.user_tools import load_user_tools, wanted_entry_points
 from kiseki.trajectory.appending import append_line
-from kiseki.trajectory.record import own_messages
+from kiseki.trajectory.record import own_messages, usage_of
 from kiseki.trajectory.sharegpt import Turn, to_sharegpt
 from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec, Usage
 
@@ -51,6 +55,7 @@ class AgentResult(msgspec.Struct, frozen=True):
     error: str
     api_calls: int
     usage: Usage
+    """Of its tools and sub-agents too."""
     conversations: tuple[Turn, ...]
     """The trajectory in ShareGPT form."""
     record: Record
@@ -72,6 +77,7 @@ class AIAgent:
         enabled_toolsets: Sequence[str] | None = None,
         disabled_toolsets: Sequence[str] = (),
         tools: Sequence[Callable[..., Any] | str | Path] = (),
+        tool_settings: ToolSettings | None = None,
         save_trajectories: bool = False,
         output_dir: str | Path = ".",
         ephemeral_system_prompt: str = "",
@@ -103,7 +109,8 @@ class AIAgent:
         """Check everything; nothing is started yet.
 
         `enabled_toolsets`: default every toolset that is available. `tools`: functions declared with `@kiseki.tool`, or
-        Python files of such. `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
+        Python files of such. `tool_settings`: what the toolsets are told (search, corpus, MCP servers, …).
+        `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
         `save_trajectories` appends. `call_timeout`: seconds for one model call. `provider_patience`: seconds for which the
         endpoint may turn a call away before it fails. `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
@@ -132,9 +139,6 @@ class AIAgent:
         )
         check_model(settings)
         self.model = with_api_key(settings, os.environ)
-        own = [each for item in tools for each in _own_tools(item)]
-        self.toolsets = _choose_toolsets(enabled_toolsets, disabled_toolsets, own)
-        chosen = load_tools(self.toolsets, own)
         label = owners.process_label("agent")
         if network not in ("none", "on"):
             raise UsageError(f"network must be none or on, not {network!r}")
@@ -142,6 +146,11 @@ class AIAgent:
         wanted = SandboxSettings(sandbox, limits, label, start_timeout=sandbox_timeout, image=sandbox_image, host=ssh_host)
         wanted = with_backend(wanted)
         reap_orphans(wanted)
+        wanted_here = tool_settings or ToolSettings()
+        entry_points = wanted_entry_points(enabled_toolsets or (), [str(item) for item in tools if isinstance(item, str)])
+        gathered = gather(entry_points, wanted_here, wanted)
+        extra = [*(each for item in tools for each in _own_tools(item)), *gathered.tools]
+        self.toolsets, stand_ins = _choose_toolsets(enabled_toolsets, disabled_toolsets, extra, gathered, self.model)
         self.sandbox = msgspec.structs.replace(wanted, owner=owners.hold(label))
         self._settings = RolloutSettings(
             model=self.model,
@@ -150,11 +159,14 @@ class AIAgent:
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,
             prefill=read_messages(prefill_messages, "prefill_messages"),
-            run_tools=tuple(each.name for each in chosen),
+            tools=gathered.settings,
+            stand_ins=stand_ins,
             pass_seed=seed is not None,
             redact=redact,
         )
-        self.tools = ToolsOfRollout(chosen, self._settings)
+        self.tools = ToolsOfRollout(self.toolsets, extra, self._settings)
+        names = tuple(schema.name for schema in self.tools.toolbox.schemas)
+        self._settings = msgspec.structs.replace(self._settings, run_tools=names)
         self._seed = seed or 0
         self._output = Path(output_dir) if save_trajectories else None
 
@@ -188,9 +200,11 @@ class AIAgent:
         )
         model = open_model(self.model)
         sandboxes = Sandboxes(self._settings.sandbox)
+        services = Services(self._settings.tools, model, self.model, None, os.environ)
         try:
-            record = await run_rollout(spec, self._settings, model, self.tools, sandboxes)
+            record = await run_rollout(spec, self._settings, model, self.tools, sandboxes, services)
         finally:
+            await services.close()
             await sandboxes.close()
             await model.close()
         result = _result(record, self.tools.json)
@@ -220,7 +234,7 @@ def _result(record: Record, tools_json: str) -> AgentResult:
         reason=record.reason,
         error=record.error,
         api_calls=len(record.calls),
-        usage=sum((call.usage for call in record.calls), Usage()),
+        usage=usage_of(record),
         conversations=tuple(to_sharegpt(record.messages, tools_json)),
         record=record,
     )
@@ -267,13 +281,19 @@ def _own_tools(item: Callable[..., Any] | str | Path) -> list[Tool]:
     return found
 
 
-def _choose_toolsets(enabled: Sequence[str] | None, disabled: Sequence[str], own: list[Tool]) -> tuple[str, ...]:
-    own_names = tuple(dict.fromkeys(tool.toolset for tool in own))
-    chosen = available_toolsets() if enabled is None else tuple(enabled)
-    for name in chosen:
-        if name not in own_names and (why := why_unavailable(name)):
+def _choose_toolsets(
+    enabled: Sequence[str] | None, disabled: Sequence[str], extra: list[Tool], gathered: Gathered, model: ModelSettings
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All toolsets, and those of the built-in ones that are there by the user's tools alone."""
+    settings = gathered.settings
+    extra_names = tuple(dict.fromkeys(tool.toolset for tool in extra))
+    chosen = available_toolsets(settings, model) if enabled is None else tuple(enabled)
+    for name in (*chosen, *gathered.lost):
+        why = gathered.lost.get(name) or why_unavailable(name, settings, model)
+        if name not in extra_names and name not in disabled and why:
             raise UsageError(f"toolset {name!r} is not available: {why}")
     for name in disabled:
-        if name not in (*MODULES, *NOT_IN_THIS_VERSION, *own_names) and not name.startswith(MCP_PREFIX):
-            raise UsageError(f"toolset {name!r} cannot be disabled: {why_unavailable(name)}")
-    return tuple(name for name in dict.fromkeys((*chosen, *own_names)) if name not in disabled)
+        if name not in (*TOOLSETS, *extra_names) and not name.startswith(MCP_PREFIX):
+            raise UsageError(f"toolset {name!r} cannot be disabled: {why_unavailable(name, settings, model)}")
+    toolsets = tuple(name for name in dict.fromkeys((*chosen, *extra_names)) if name not in disabled)
+    return toolsets, find_stand_ins(extra, lambda name: name in chosen and not why_unavailable(name, settings, model))

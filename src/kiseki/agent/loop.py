@@ -8,19 +8,28 @@ wrong (`ProviderError`, `SandboxError`) goes up to the caller, with the conversa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
-from kiseki.models.base import NOT_HELD, ChatModel, ChatReply, ChatRequest
-from kiseki.tools.registry import Toolbox, ToolContext
+from kiseki.models.allowance import Allowance
+from kiseki.models.base import NO_LIMIT, NOT_HELD, ChatModel, ChatReply, ChatRequest
+from kiseki.tools.context import CallNotes, ToolContext
+from kiseki.tools.toolbox import Toolbox
 from kiseki.trajectory.sharegpt import is_json_object
 from kiseki.trajectory.types import Message, ModelCall, Outcome, ToolCall, ToolRun
 
 MAX_INVALID_TURNS = 3
 """So many turns in a row without one valid tool call, and the model is not going to find its way."""
+
+CUT_OFF = {
+    "timeout": "the time for this task was over",
+    "budget": "the budget was spent",
+    "prompt_budget": "the budget for this task was spent",
+}
+"""What a call that was not answered any more is told."""
 
 
 class Trace:
@@ -30,8 +39,6 @@ class Trace:
         self.messages: list[Message] = []
         self.calls: list[ModelCall] = []
         self.tool_runs: list[ToolRun] = []
-        self.cost = 0.0
-        """US dollars of the calls, and what tries without an answer may have cost."""
         self._ids: set[str] = set()
 
     def add_reply(self, reply: ChatReply) -> Message:
@@ -42,7 +49,6 @@ class Trace:
             message = msgspec.structs.replace(message, tool_calls=calls)
         self.messages.append(message)
         self.calls.append(reply.call)
-        self.cost += reply.call.usage.cost + reply.risked
         return message
 
     def _with_unique_id(self, call: ToolCall) -> ToolCall:
@@ -58,13 +64,16 @@ class Trace:
         self.messages.append(message)
         self.tool_runs.append(run)
 
-    def answer_open_calls(self, why: str) -> None:
-        """Give calls that were cut off a result that says so: a call without one would make the row unusable."""
+    def answer_open_calls(self, reason: str, notes: Mapping[str, CallNotes]) -> None:
+        """Give calls that were cut off a result that says so: a call without one would make the row unusable. `reason`: why the
+        conversation ends, as in `Record`; `notes`: what they left beside a result."""
+        why = f"not finished: {CUT_OFF.get(reason, 'the task was broken off')}"
         answered = {each.tool_call_id for each in self.messages if each.role == "tool"}
         for message in list(self.messages):
             for call in message.tool_calls:
                 if call.id not in answered:
-                    self.add_result(*_not_run(call, why, invalid=False))
+                    message, run = _not_run(call, why, invalid=False)
+                    self.add_result(message, notes[call.id].add_to(run, reason) if call.id in notes else run)
 
 
 async def run_agent(
@@ -76,20 +85,19 @@ async def run_agent(
     opening: Sequence[Message],
     max_turns: int,
     seed: int | None,
-    allowance: float | None = None,
+    allowance: Allowance = NO_LIMIT,
     on_hold: AbstractContextManager[Any] = NOT_HELD,
 ) -> tuple[Outcome, str]:
     """Run the loop, filling `trace`. Returns the outcome and its reason.
 
     `opening` is what precedes the rollout's own messages: system prompt, prefill and the prompt. `max_turns` bounds the
-    model calls, `allowance` (US dollars) what they may cost; `on_hold` is entered while one waits to be let in. Raises
-    `ProviderError`, `SandboxError`, `NotAdmitted` and `PromptBudgetSpent`.
+    model calls, which `allowance` pays; `on_hold` is entered while one waits to be let in.
+    Raises `ProviderError`, `SandboxError`, `NotAdmitted` and `PromptBudgetSpent`.
     """
     invalid_turns = 0
     encoded: list[bytes] = []
     for _ in range(max_turns):
-        left = None if allowance is None else allowance - trace.cost
-        request = ChatRequest((*opening, *trace.messages), toolbox.schemas, seed, left, encoded)
+        request = ChatRequest((*opening, *trace.messages), toolbox.schemas, seed, allowance, encoded)
         reply = await model.complete(request, on_hold)
         message = trace.add_reply(reply)
         finish = reply.call.finish_reason

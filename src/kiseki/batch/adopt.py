@@ -120,7 +120,7 @@ def adopt(ledger: Ledger, files: dict[int, Path], num_samples: int, log: Callabl
         record = _to_record(msgspec.json.decode(line, type=_OldRow), key, prompt, sample)
         result.rows += 1
         result.tools.update(run.name for run in record.tool_runs)
-        ledger.write(rollout_id, Attempt(key, summarize(record), encode_record(record), tools_hash=""))
+        ledger.write(rollout_id, Attempt(key, summarize(record), encode_record(record)))
         db.execute("UPDATE rollouts SET batch_num = ? WHERE id = ?", (batch_num, rollout_id))
 
     opened = ledger.open_rollouts(num_samples)

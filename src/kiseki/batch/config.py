@@ -11,6 +11,7 @@ from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.tools.settings import ToolSettings
 
 
 class BatchConfig(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ class BatchConfig(msgspec.Struct, frozen=True):
     ephemeral_system_prompt: str = ""
     prefill_messages_file: str = ""
     tools: tuple[str, ...] = ()
+    tool_settings: ToolSettings = ToolSettings()
     output_dir: str = "data"
     reasoning_filter: str = "auto"
     skip_unavailable: bool = False

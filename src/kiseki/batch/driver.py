@@ -357,4 +357,4 @@ def _lost_attempt(spec: RolloutSpec, why: str) -> Attempt:
         error=str(error),
         started=time.time(),
     )
-    return Attempt(key=spec.key, summary=summarize(record), record=encode_record(record), tools_hash="")
+    return Attempt(key=spec.key, summary=summarize(record), record=encode_record(record))

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.batch import frames
 from kiseki.batch.worker import Worker
 from kiseki.errors import NotAdmitted, SandboxError, WorkersFailed

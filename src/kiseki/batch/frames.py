@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.ledger.types import Attempt
 from kiseki.models.admission import Admitted, Ask
 from kiseki.models.calls import CallEnd

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
 from kiseki.agent.prefill import read_prefill
-from kiseki.agent.rollout import tools_json
+from kiseki.agent.settings import tools_json
 from kiseki.batch.adopt import batch_files
 from kiseki.batch.config import BatchConfig
 from kiseki.batch.prompts import check_dataset
@@ -23,9 +23,12 @@ from kiseki.models.spending import with_price
 from kiseki.sandboxes.factory import HAS_IMAGES, with_backend
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.distributions import Distribution, draw, get_distribution
+from kiseki.tools.gather import gather
 from kiseki.tools.registry import Tool
-from kiseki.tools.toolsets import load_tools, why_unavailable
-from kiseki.tools.user_tools import load_user_tools
+from kiseki.tools.seeding import pack
+from kiseki.tools.settings import ToolSettings
+from kiseki.tools.toolsets import find_stand_ins, load_tools, why_unavailable
+from kiseki.tools.user_tools import wanted_entry_points
 from kiseki.trajectory.types import Message
 from kiseki.views.build import TRAJECTORIES
 
@@ -37,16 +40,21 @@ class Toolsets(msgspec.Struct, frozen=True):
     available: frozenset[str]
     unavailable: dict[str, str]
     """Toolset → why."""
-    own: tuple[Tool, ...]
+    settings: ToolSettings
+    """With what was found out from them."""
+    tool_files: tuple[str, ...]
+    """Python files and entry points with tools of the user's own."""
     always: tuple[str, ...]
-    """Toolsets of the user's tools that the distribution does not name: on in every rollout."""
+    """Toolsets of the user's tools and MCP servers that the distribution does not name: on in every rollout."""
+    stand_ins: tuple[str, ...]
+    """Built-in toolsets that are there by the user's tools alone."""
     tools: tuple[Tool, ...]
     """Every tool of the run."""
 
     @property
     def need_sandbox(self) -> bool:
         """Whether any tool of the run does: without one, no image is needed either."""
-        return any(each.takes_context for each in self.tools)
+        return any(each.needs_sandbox for each in self.tools)
 
     def draw(self, seed: int, key: str) -> tuple[str, ...]:
         return (*draw(self.distribution, seed, key, set(self.available)), *self.always)
@@ -71,26 +79,35 @@ class Prepared(msgspec.Struct, frozen=True):
         return hashlib.blake2b(msgspec.json.encode(same, order="sorted"), digest_size=4).hexdigest()
 
 
-def prepare(config: BatchConfig) -> Prepared:
-    """Check all that can be checked. Raises `UsageError` or `DatasetError`; creates nothing."""
+def prepare(config: BatchConfig, indexed: Callable[[int], None] = lambda count: None) -> Prepared:
+    """Check all that can be checked. Raises `UsageError` or `DatasetError`; creates nothing but the index of a corpus, whose
+    documents `indexed` counts."""
     check_dataset(config.dataset_file)
     check_folder(config)
-    toolsets = prepare_toolsets(config)
     check_model(config.model)
     prefill = read_prefill(config.prefill_messages_file)
     sandbox = with_backend(config.sandbox_settings)
+    toolsets = prepare_toolsets(config, sandbox, indexed)
     in_dollars = [name for name in ("max_cost", "max_cost_per_prompt") if getattr(config, name) is not None]
     model = with_price(with_api_key(config.model, os.environ), config.prices, in_dollars)
     return Prepared(toolsets, sandbox, prefill, run_info(config, toolsets, prefill, sandbox.backend), model)
 
 
-def prepare_toolsets(config: BatchConfig) -> Toolsets:
+def prepare_toolsets(
+    config: BatchConfig, sandbox: SandboxSettings, indexed: Callable[[int], None] = lambda count: None
+) -> Toolsets:
     """Which toolsets the run has. Raises `UsageError` for one that is not available, unless told to go on without."""
-    own = tuple(tool for file in config.tools for tool in load_user_tools(file))
-    own_names = {tool.toolset for tool in own}
     distribution = get_distribution(config.distribution)
     named = [name for name, percent in distribution.toolsets.items() if percent > 0]
-    unavailable = {name: why for name in named if name not in own_names and (why := why_unavailable(name))}
+    files = (*config.tools, *wanted_entry_points(named, config.tools))
+    gathered = gather(files, config.tool_settings, sandbox, indexed)
+    extra_names = {tool.toolset for tool in gathered.tools}
+    reasons = {
+        name: gathered.lost.get(name) or why_unavailable(name, gathered.settings, config.model)
+        for name in (*named, *gathered.lost)
+        if name not in extra_names
+    }
+    unavailable = {name: why for name, why in reasons.items() if why}
     if unavailable and not (config.skip_unavailable or is_builtin(config.model.model)):
         listed = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason(unavailable).items())
         raise UsageError(
@@ -98,14 +115,17 @@ def prepare_toolsets(config: BatchConfig) -> Toolsets:
             "--skip_unavailable runs without them, --list_distributions shows the others"
         )
     available = frozenset(name for name in named if name not in unavailable)
-    always = tuple(sorted(own_names - set(distribution.toolsets)))
+    always = tuple(sorted(extra_names - set(distribution.toolsets)))
     if not available and not always:
         listed = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason(unavailable).items())
         raise UsageError(
             f"no toolset of distribution {distribution.name!r} is available ({listed}); --list_distributions shows the others"
         )
-    tools = load_tools((*sorted(available), *always), list(own))
-    return Toolsets(distribution, available, unavailable, own, always, tuple(tools))
+    stand_ins = find_stand_ins(
+        gathered.tools, lambda name: name in available and not why_unavailable(name, gathered.settings, config.model)
+    )
+    tools = load_tools((*sorted(available), *always), gathered.tools, stand_ins=stand_ins)
+    return Toolsets(distribution, available, unavailable, gathered.settings, files, always, stand_ins, tuple(tools))
 
 
 def by_reason(unavailable: dict[str, str]) -> dict[str, list[str]]:
@@ -139,7 +159,24 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         environment="image" if backend in HAS_IMAGES else "ssh" if backend == "ssh" else "host",
         sandbox_image=config.sandbox_image,
         network=config.network,
+        tool_settings=identity_of(toolsets.settings, {*toolsets.available, *toolsets.always}),
     )
+
+
+def identity_of(settings: ToolSettings, toolsets: Collection[str]) -> dict[str, str]:
+    """The flags of the toolsets of a run that decide what the tools answer; of folders and a corpus a hash of what they hold.
+    Where a recording is kept, or read again, is none of them."""
+    names = ("search_provider", "vision_model", "vision_base_url", "image_model", "image_base_url")
+    found = {name: getattr(settings, name) for name in names}
+    found["web_allow"] = ",".join(settings.web_allow)
+    if settings.corpus_index:
+        from kiseki.tools.web.corpus_index import fingerprint
+
+        found["corpus"] = fingerprint(Path(settings.corpus_index))
+    for toolset, folder in (("skills", settings.skills_dir), ("memory", settings.memory_dir)):
+        if folder and toolset in toolsets:
+            found[f"{toolset}_dir"] = hashlib.blake2b(pack(folder), digest_size=8).hexdigest()
+    return {name: value for name, value in found.items() if value}
 
 
 SHOWN_CHARS = 200

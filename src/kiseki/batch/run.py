@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from kiseki.agent.rollout import RolloutSettings
+from kiseki.agent.settings import RolloutSettings
 from kiseki.batch import leftovers
 from kiseki.batch.adopt import adopt, adopted_tools, begin_anew, finish_adoption, foreign_files
 from kiseki.batch.config import BatchConfig, default_concurrency
@@ -20,7 +20,7 @@ from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
 from kiseki.batch.images import have_images, refuse_rows, say_lost, with_default
 from kiseki.batch.plan import Plan, make_plan, read_into_ledger
-from kiseki.batch.prepare import Prepared, by_reason, check_same_run, prepare
+from kiseki.batch.prepare import Prepared, Toolsets, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.errors import RunStopped, UsageError
@@ -33,15 +33,18 @@ from kiseki.models.spending import open_admission
 from kiseki.sandboxes.factory import HAS_IMAGES
 from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.tools.running import end_others
+from kiseki.tools.settings import ToolSettings
 from kiseki.trajectory.replacing import replacing
 from kiseki.views.bar import counting_bar
-from kiseki.views.build import Views, ViewSettings, mark_behind, save_view_settings
+from kiseki.views.build import Views, ViewSettings, load_view_settings, mark_behind, save_view_settings
 from kiseki.views.finish import finish_views
 from kiseki.views.report import print_report
 from kiseki.views.statistics import Statistics
 
 DONE, FAILED, INTERRUPTED = 0, 3, 130
 SKIPPED_ROWS = "skipped_rows.jsonl"
+WEB_CACHE = "web_cache.db"
+"""What the workers of a run have fetched; gone when all is done (`--web_record` keeps such a file)."""
 BAD_ROWS_SHOWN = 10
 """Unusable rows named on the screen; all of them are in `skipped_rows.jsonl`."""
 
@@ -52,7 +55,7 @@ def run_batch(config: BatchConfig, console: Console) -> int:
     Raises `UsageError`, `DatasetError` and `LedgerError` before anything is created or paid for; `KeyboardInterrupt` when
     the user wanted out at once.
     """
-    prepared = prepare(config)
+    prepared = _prepare(config, console)
     created = make_folder(config.folder)
     with open_ledger(config.folder, create=True) as ledger:
         ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
@@ -70,6 +73,13 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         return _run(config, console, prepared, ledger, plan)
 
 
+def _prepare(config: BatchConfig, console: Console) -> Prepared:
+    if not config.tool_settings.corpus:
+        return prepare(config)
+    with counting_bar(console, "indexing the corpus") as indexed:
+        return prepare(config, indexed)
+
+
 def make_folder(folder: Path) -> bool:
     """Whether it is there only now. Raises `UsageError` where it cannot be made."""
     try:
@@ -84,7 +94,10 @@ def make_folder(folder: Path) -> bool:
 def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledger, plan: Plan) -> int:
     toolsets = prepared.toolsets
     names = tuple(tool.name for tool in toolsets.tools)
-    view_settings = ViewSettings(config.filters_reasoning, tuple(dict.fromkeys((*names, *adopted_tools(ledger)))))
+    # also those of earlier sessions: rows that used one that has another name by now keep its figures
+    before = load_view_settings(ledger)
+    of_rows = dict.fromkeys((*(before.tools if before else ()), *names, *adopted_tools(ledger)))
+    view_settings = ViewSettings(config.filters_reasoning, tuple(of_rows))
     ledger.set_meta("run", msgspec.json.encode(prepared.info).decode())
     mark_behind(ledger)
     save_view_settings(ledger, view_settings)
@@ -97,7 +110,9 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         prompt_timeout=config.prompt_timeout,
         ephemeral_system_prompt=config.ephemeral_system_prompt,
         prefill=prepared.prefill,
-        tool_files=tuple(str(Path(file).resolve()) for file in config.tools),
+        tools=with_cache(toolsets.settings, config),
+        tool_files=tuple(str(Path(file).resolve()) if Path(file).is_file() else file for file in toolsets.tool_files),
+        stand_ins=toolsets.stand_ins,
         run_tools=names,
         pass_seed=config.seed is not None,
         redact=config.redact,
@@ -120,7 +135,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
             works=plan.done > 0,
         )
         tally = Tally(total=plan.rollouts, done=plan.done, failed=plan.poison)
-        engine = choose_engine(config, settings, admission, concurrency)
+        engine = choose_engine(config, toolsets, settings, admission, concurrency)
         with Progress(console, tally, admission.words, verbose=config.verbose) as progress:
             waiting, ledger.waiting = ledger.waiting, progress.log
             driver = Driver(
@@ -149,7 +164,11 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     statistics = finish_views(ledger, views, view_settings, console)
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
-    return _conclude(config, console, ledger, statistics, end)
+    status = _conclude(config, console, ledger, statistics, end)
+    if status == DONE:  # until then a resume asks nobody twice for the same page
+        for ending in ("", "-wal", "-shm"):
+            (config.folder / f"{WEB_CACHE}{ending}").unlink(missing_ok=True)
+    return status
 
 
 class End(msgspec.Struct, frozen=True):
@@ -235,6 +254,11 @@ def with_images(
     return msgspec.structs.replace(settings, sandbox=msgspec.structs.replace(sandbox, lost_images=lost))
 
 
+def with_cache(settings: ToolSettings, config: BatchConfig) -> ToolSettings:
+    """Every worker of the run, now and on resume, shares what was fetched."""
+    return msgspec.structs.replace(settings, web_cache=str((config.folder / WEB_CACHE).resolve()))
+
+
 def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Prepared) -> Plan:
     """Plan the dataset, adopt another tool's files, name unusable rows."""
     old_files = foreign_files(ledger)
@@ -278,10 +302,17 @@ def plan_run(ledger: Ledger, config: BatchConfig, console: Console, prepared: Pr
     return make_plan(ledger, num_samples=config.num_samples, batch_size=config.batch_size, first_batch=first_batch)
 
 
-def choose_engine(config: BatchConfig, settings: RolloutSettings, admission: Admission, concurrency: int) -> Engine:
+IN_SANDBOX = {"terminal", "file", "todo"}
+"""Toolsets of which everything heavy is done in the sandbox: they need no browser, no parser and no one else's code."""
+
+
+def choose_engine(
+    config: BatchConfig, toolsets: Toolsets, settings: RolloutSettings, admission: Admission, concurrency: int
+) -> Engine:
     """By itself in this process only where one worker is enough and nothing in it can take the driver along: the built-in model
-    with the built-in tools."""
-    harmless = is_builtin(config.model.model) and not config.tools
+    with tools that run in the sandbox."""
+    foreign = toolsets.tool_files or toolsets.settings.mcp_servers
+    harmless = is_builtin(config.model.model) and not foreign and IN_SANDBOX.issuperset(toolsets.available)
     if config.engine == "inprocess" or (config.engine == "auto" and harmless and min(config.num_workers, concurrency) == 1):
         return InProcess(settings, admission, concurrency)
     return Processes(settings, admission, concurrency, config.num_workers)
@@ -295,6 +326,10 @@ def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, pl
         f"model {config.model.model}, distribution {config.distribution}, sandbox {prepared.sandbox.backend}",
         f"toolsets: {', '.join((*sorted(toolsets.available), *toolsets.always))}",
     ]
+    if toolsets.settings.corpus:
+        from kiseki.tools.web.corpus_index import describe
+
+        lines.append(f"corpus {toolsets.settings.corpus}: {describe(Path(toolsets.settings.corpus_index))}")
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     for why, names in by_reason(toolsets.unavailable).items():

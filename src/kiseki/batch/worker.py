@@ -17,7 +17,8 @@ import traceback
 
 import msgspec
 
-from kiseki.agent.rollout import RolloutSettings, ToolsOfRollout, run_rollout
+from kiseki.agent.rollout import run_rollout
+from kiseki.agent.settings import RolloutSettings, ToolsOfRollout
 from kiseki.batch import frames
 from kiseki.errors import NO_OUTCOME, BudgetSpent, RunStopped
 from kiseki.ledger.types import Attempt
@@ -26,10 +27,10 @@ from kiseki.models.base import ChatModel
 from kiseki.models.calls import CallEnd
 from kiseki.models.factory import open_model
 from kiseki.sandboxes.factory import Sandboxes
+from kiseki.tools.gather import extra_tools
 from kiseki.tools.running import end_others
-from kiseki.tools.toolsets import load_tools
-from kiseki.tools.user_tools import load_user_tools
-from kiseki.trajectory.record import compress, pack, summarize
+from kiseki.tools.services import Services
+from kiseki.trajectory.record import compress, pack, summarize, with_children
 from kiseki.trajectory.types import Record, RolloutSpec
 
 LARGE_RECORD = 1_000_000
@@ -43,7 +44,8 @@ class Worker:
         self._settings = settings
         self._model: ChatModel = open_model(settings.model, door)
         self._sandboxes = Sandboxes(settings.sandbox)
-        self._own_tools = [each for file in settings.tool_files for each in load_user_tools(file)]
+        self._services = Services(settings.tools, self._model, settings.model, door, os.environ)
+        self._extra = extra_tools(settings.tool_files, settings.tools)
         self._combinations: dict[tuple[str, ...], ToolsOfRollout] = {}
         self._sent_tools: set[str] = set()
         _make_room()
@@ -51,24 +53,25 @@ class Worker:
     async def run(self, spec: RolloutSpec) -> Attempt:
         """One rollout, ready for the ledger. Raises nothing but `CancelledError`."""
         tools = self._tools(spec.toolsets)
-        record = await run_rollout(spec, self._settings, self._model, tools, self._sandboxes)
+        record = await run_rollout(spec, self._settings, self._model, tools, self._sandboxes, self._services)
         try:
             packed = pack(record)
         except Exception as error:  # something in it that the format cannot hold
             record = _without_what_happened(record, error)
             packed = pack(record)
         compressed = compress(packed) if len(packed) < LARGE_RECORD else await asyncio.to_thread(compress, packed)
-        new = tools.hash not in self._sent_tools
+        new = {each.tools_hash for each in with_children(record)} - self._sent_tools
         if record.error_class not in NO_OUTCOME:  # such a one is not kept, and its schemas would not be either
-            self._sent_tools.add(tools.hash)
-        return Attempt(spec.key, summarize(record), compressed, tools.hash, tools.json if new else "")
+            self._sent_tools |= new
+        return Attempt(spec.key, summarize(record), compressed, {each: tools.schemas[each] for each in new})
 
     def _tools(self, toolsets: tuple[str, ...]) -> ToolsOfRollout:
         if toolsets not in self._combinations:
-            self._combinations[toolsets] = ToolsOfRollout(load_tools(toolsets, self._own_tools), self._settings)
+            self._combinations[toolsets] = ToolsOfRollout(toolsets, self._extra, self._settings)
         return self._combinations[toolsets]
 
     async def close(self) -> None:
+        await self._services.close()
         await self._sandboxes.close()
         await self._model.close()
 

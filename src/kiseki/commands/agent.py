@@ -9,7 +9,14 @@ from pathlib import Path
 
 from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, names
-from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, add_sandbox_flags, model_settings
+from kiseki.commands.shared_flags import (
+    add_agent_flags,
+    add_model_flags,
+    add_sandbox_flags,
+    add_tool_flags,
+    model_settings,
+    tool_settings,
+)
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -35,6 +42,7 @@ def build_parser(prog: str = "kiseki agent") -> Parser:
     flag(main, "log_prefix_chars", at_least(0), "length of previews on the screen", 100)
     add_model_flags(parser)
     agent = add_agent_flags(parser)
+    add_tool_flags(parser)
     add_sandbox_flags(parser)
     flag(agent, "enabled_toolsets", names, "only these toolsets (comma-separated; default: every one that is available)")
     flag(agent, "disabled_toolsets", names, "not these toolsets (comma-separated)", ())
@@ -45,29 +53,12 @@ def build_parser(prog: str = "kiseki agent") -> Parser:
 def main(argv: Sequence[str], prog: str = "kiseki agent") -> int:
     flags = build_parser(prog).parse(argv)
     if flags.list_tools:
-        return _list_tools(flags.tools)
+        from kiseki.commands.tools import print_tools
+
+        return print_tools(flags.tools, tool_settings(flags), model_settings(flags), ())
     if not flags.query:
         raise UsageError(f"missing --query; {prog} --help shows an example")
     return _run(flags)
-
-
-def _list_tools(files: tuple[str, ...]) -> int:
-    from rich.table import Table
-
-    from kiseki.tools.toolsets import MODULES, NOT_IN_THIS_VERSION, load_tools, why_unavailable
-    from kiseki.tools.user_tools import load_user_tools
-
-    own = [tool for file in files for tool in load_user_tools(file)]
-    table = Table("toolset", "tool", "what it does")
-    for name in dict.fromkeys((*MODULES, *NOT_IN_THIS_VERSION, *(tool.toolset for tool in own))):
-        why = "" if any(tool.toolset == name for tool in own) else why_unavailable(name)
-        if why:
-            table.add_row(name, "–", f"not available: {why}")
-            continue
-        for tool in load_tools((name,), [each for each in own if each.toolset == name]):
-            table.add_row(name, tool.name, tool.schema.description.split(". ")[0])
-    make_console().print(table)
-    return 0
 
 
 def _run(flags: argparse.Namespace) -> int:
@@ -90,6 +81,7 @@ def _run(flags: argparse.Namespace) -> int:
         enabled_toolsets=flags.enabled_toolsets,
         disabled_toolsets=flags.disabled_toolsets,
         tools=flags.tools,
+        tool_settings=tool_settings(flags),
         save_trajectories=flags.save_trajectories,
         ephemeral_system_prompt=flags.ephemeral_system_prompt,
         prefill_messages=read_prefill(flags.prefill_messages_file),

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from kiseki.commands.display import make_console
 from kiseki.commands.flags import Parser, at_least, one_of
-from kiseki.commands.shared_flags import add_agent_flags, add_model_flags, add_sandbox_flags, model_settings
+from kiseki.commands.shared_flags import (
+    add_agent_flags,
+    add_model_flags,
+    add_sandbox_flags,
+    add_tool_flags,
+    model_settings,
+    tool_settings,
+)
 from kiseki.errors import UsageError
 
 EPILOG = """\
@@ -45,6 +52,7 @@ def build_parser(prog: str = "kiseki batch") -> Parser:
     flag(main, "log_prefix_chars", at_least(0), "length of previews in log lines", 100)
     add_model_flags(parser)
     agent = add_agent_flags(parser)
+    add_tool_flags(parser)
     sandbox = add_sandbox_flags(parser)
     words = "sandboxes that each worker keeps started ahead of need, for each image that several prompts share"
     flag(sandbox, "warm", at_least(0), words, 0)
@@ -91,4 +99,4 @@ def _run(flags: argparse.Namespace) -> int:
     from kiseki.batch.run import run_batch
 
     own = {name: value for name, value in vars(flags).items() if name in BatchConfig.__struct_fields__ and name != "model"}
-    return run_batch(BatchConfig(model=model_settings(flags), **own), make_console())
+    return run_batch(BatchConfig(model=model_settings(flags), tool_settings=tool_settings(flags), **own), make_console())

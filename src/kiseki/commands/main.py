@@ -18,6 +18,7 @@ from kiseki.errors import KisekiError, StorageError, UsageError
 COMMANDS = {
     "batch": "a dataset of prompts → trajectories",
     "agent": "one prompt → one trajectory",
+    "tools": "every tool: what it takes, what it needs, and a way to try it",
     "compress": "trajectories → within a token budget",
     "sample": "long trajectories of several datasets → one compressed file",
     "images": "which container images a dataset needs, which are there, and pulling the others",

@@ -12,7 +12,8 @@ from kiseki.commands.flags import Parser, one_of
 def build_parser() -> Parser:
     parser = Parser(
         "kiseki merge",
-        "Rebuild batch_*.jsonl, trajectories.jsonl, checkpoint.json and statistics.json of a run from its ledger.",
+        "Rebuild batch_*.jsonl, trajectories.jsonl, children.jsonl, checkpoint.json and statistics.json of a run from its\n"
+        "ledger.",
         "example:\n  kiseki merge data/my_run --reasoning_filter=off",
     )
     parser.add_argument("run_folder", help="the run's folder, such as data/my_run")

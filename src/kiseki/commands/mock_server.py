@@ -23,6 +23,7 @@ then:    kiseki batch … --base_url=http://127.0.0.1:8099/v1 --model=any
 A script is JSON or YAML; the first rule that matches the last user text wins:
   [{{"match": "weather", "turns": [{{"tool_calls": [{{"name": "terminal", "arguments": {{"command": "date"}}}}]}},
                                   {{"content": "{{{{last_tool_result}}}}", "fault": {{"kind": "error_503", "times": 1}}}}]}}]
+It also draws (/v1/images/generations, modalities ["image"], /fal/MODEL) and says what kind and size the images it is shown are.
 Kinds of fault: {", ".join(FAULT_KINDS)}."""
 
 

@@ -7,6 +7,7 @@ import argparse
 from kiseki.commands.flags import Parser, at_least, names, one_of
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.sandboxes.base import Limits
+from kiseki.tools.settings import SEARCH_PROVIDERS, ToolSettings
 
 LEAST_MEMORY_MB = 16
 """In much less no shell starts, and every rollout would fail."""
@@ -60,9 +61,37 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "prompt_timeout", at_least(0.001, float), "seconds per rollout at most, sandbox start included", 3600.0)
     flag(group, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
     flag(group, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
-    flag(group, "tools", names, "Python files with tools of your own (comma-separated)", ())
+    flag(group, "tools", names, "Python files with tools of your own, or kiseki.tools entry points (comma-separated)", ())
     parser.switch(group, "redact", "take API keys and the run's own secrets out of tool results", default=True)
     return group
+
+
+def add_tool_flags(parser: Parser) -> None:
+    group = parser.add_argument_group("toolsets")
+    flag = parser.flag
+    words = (
+        "brave, tavily, exa, serper, searxng, ddgs or corpus"
+        " (default: corpus with --corpus, else the first whose key is in the environment, else ddgs)"
+    )
+    flag(group, "search_provider", one_of(*SEARCH_PROVIDERS), words)
+    flag(group, "corpus", str, "folder, .jsonl or .parquet that web_search searches, with no network", "")
+    words = "private hosts, host:port pairs or networks that web and browser tools may reach (comma-separated)"
+    flag(group, "web_allow", names, words, ())
+    flag(group, "web_record", str, "file that keeps every search and fetch, to be replayed", "")
+    flag(group, "web_replay", str, "file that answers every search and fetch; the network is never touched", "")
+    flag(group, "vision_model", str, "model id that vision tools ask (default: the run's model)", "")
+    flag(group, "vision_base_url", str, "its API base (default: the run's --base_url)", "")
+    flag(group, "image_model", str, "model id that image_generate asks (default: by the host)", "")
+    flag(group, "image_base_url", str, "its API base: OpenAI-compatible, OpenRouter or fal (default: by which key there is)", "")
+    flag(group, "skills_dir", str, "folder of skills, a folder with a SKILL.md each; every sandbox gets a copy", "")
+    flag(group, "memory_dir", str, "folder that each rollout's memory begins with (default: an empty one)", "")
+    flag(group, "mcp_config", str, "JSON file with mcpServers; each server is the toolset mcp-NAME", "")
+
+
+def tool_settings(flags: argparse.Namespace) -> ToolSettings:
+    """As the flags say."""
+    found = ToolSettings.__struct_fields__
+    return ToolSettings(**{name: value for name, value in vars(flags).items() if name in found and value is not None})
 
 
 def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:

@@ -50,7 +50,8 @@ _ATTEMPT_COLUMNS = (
     *("rollout_id", "session_id", "attempt", "outcome", "reason", "error_class", "error"),
     *("started", "seconds", "model_seconds", "tool_seconds", "api_calls"),
     *("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cost"),
-    *("assistant_turns", "reasoning_turns", "unknown_tools", "tool_counts", "tool_timeouts", "redacted", "config", "record"),
+    *("assistant_turns", "reasoning_turns", "unknown_tools", "tool_counts", "tool_timeouts", "redacted", "config"),
+    *("children", "record"),
 )
 _NEW_ATTEMPT = f"INSERT INTO attempts ({', '.join(_ATTEMPT_COLUMNS)}) VALUES ({', '.join('?' * len(_ATTEMPT_COLUMNS))})"
 
@@ -220,8 +221,7 @@ class Ledger:
     def write(self, rollout_id: int, attempt: Attempt) -> None:
         """Write one ended attempt inside a transaction of the caller's."""
         s, use = attempt.summary, attempt.summary.usage
-        if attempt.tools_json:
-            self.db.execute("INSERT OR IGNORE INTO tool_schemas VALUES (?, ?)", (attempt.tools_hash, attempt.tools_json))
+        self.db.executemany("INSERT OR IGNORE INTO tool_schemas VALUES (?, ?)", attempt.tool_schemas.items())
         (number,) = self.db.execute(
             "UPDATE rollouts SET attempts = attempts + 1 WHERE id = ? RETURNING attempts", (rollout_id,)
         ).fetchone()
@@ -232,7 +232,8 @@ class Ledger:
                 *(s.started, s.seconds, s.model_seconds, s.tool_seconds, s.api_calls),
                 *(use.prompt_tokens, use.completion_tokens, use.reasoning_tokens, use.cached_tokens, use.cost),
                 *(s.assistant_turns, s.reasoning_turns, _to_json(s.unknown_tools).decode()),
-                *(_to_json(s.tool_counts).decode(), s.tool_timeouts, s.redacted, s.config, attempt.record),
+                *(_to_json(s.tool_counts).decode(), s.tool_timeouts, s.redacted, s.config),
+                *(s.children, attempt.record),
             ),
         )
         # a late failure never replaces an outcome that was already paid for
@@ -243,11 +244,13 @@ class Ledger:
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
-    def done_rollouts(self) -> Iterator[DoneRollout]:
-        """Completed and partial rollouts, in dataset order; those that the dataset no longer has come last, oldest first."""
+    def done_rollouts(self, *, only_parents: bool = False) -> Iterator[DoneRollout]:
+        """Completed and partial rollouts, in dataset order; those that the dataset no longer has come last, oldest first. With
+        `only_parents` only those that had sub-agents."""
         # two walks, each along an index and page by page: one over the dataset, one over what it no longer has
-        yield from self._walk("p.position IS NOT NULL", "p.position")
-        yield from self._walk("p.position IS NULL", "p.id")
+        also = " AND a.children > 0" if only_parents else ""
+        yield from self._walk(f"p.position IS NOT NULL{also}", "p.position")
+        yield from self._walk(f"p.position IS NULL{also}", "p.id")
 
     def _walk(self, where: str, order: str) -> Iterator[DoneRollout]:
         query = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kiseki.errors import KisekiError, LedgerError, StorageError
 from kiseki.ledger.ledger import BUSY_SECONDS, Ledger
-from kiseki.ledger.schema import FROM_VERSION_1, SCHEMA, VERSION
+from kiseki.ledger.schema import SCHEMA, UPGRADES, VERSION
 from kiseki.ledger.words import LEDGER_NAME, code, damaged, in_words
 
 LOCK_NAME = "run.lock"
@@ -40,8 +40,8 @@ def open_ledger(folder: Path, *, create: bool, read_only_too: bool = False) -> L
         if version == 0:
             # autocommit is off inside a script only if it says so: the tables and the version come together or not at all
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif version == 1:
-            connection.executescript(f"BEGIN IMMEDIATE; {FROM_VERSION_1} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version in UPGRADES:
+            connection.executescript(f"BEGIN IMMEDIATE; {UPGRADES[version]} PRAGMA user_version = {VERSION}; COMMIT;")
     except sqlite3.DatabaseError as error:
         os.close(lock)
         raise in_words(folder, error) from error

@@ -23,7 +23,7 @@ The contract, which resume and every view rest on:
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 
 POISON = 2
 """`rollouts.suspect` of a rollout that has killed its worker twice."""
@@ -87,7 +87,7 @@ CREATE TABLE attempts (
   completion_tokens INTEGER NOT NULL,
   reasoning_tokens INTEGER NOT NULL,
   cached_tokens INTEGER NOT NULL,
-  cost REAL NOT NULL,                -- US dollars as the provider reported them
+  cost REAL NOT NULL,                -- US dollars; as the tokens, of its tools' model calls and sub-agents too
   assistant_turns INTEGER NOT NULL,
   reasoning_turns INTEGER NOT NULL,
   unknown_tools TEXT NOT NULL,       -- JSON list of names that are no tool of the run
@@ -95,6 +95,7 @@ CREATE TABLE attempts (
   tool_timeouts INTEGER NOT NULL DEFAULT 0,
   redacted INTEGER NOT NULL DEFAULT 0,   -- secrets taken out of tool results
   config TEXT NOT NULL DEFAULT '',   -- hash of the configuration, "" where it is not known
+  children INTEGER NOT NULL DEFAULT 0,   -- sub-agents that it started; their records are in its own
   record BLOB NOT NULL               -- trajectory.record.encode_record; last, since reading past it means reading all of it
 );
 CREATE INDEX attempts_rollout ON attempts (rollout_id);
@@ -112,7 +113,7 @@ CREATE TABLE sessions (
 );
 {_NEW_IN_2}"""
 
-FROM_VERSION_1 = f"""
+_TO_2 = f"""
 ALTER TABLE rollouts ADD COLUMN suspect INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE attempts ADD COLUMN tool_timeouts INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE attempts ADD COLUMN redacted INTEGER NOT NULL DEFAULT 0;
@@ -120,4 +121,6 @@ ALTER TABLE attempts ADD COLUMN config TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN cost REAL NOT NULL DEFAULT 0;
 ALTER TABLE sessions ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
 {_NEW_IN_2}"""
-"""Brings a ledger of version 1 to version 2."""
+_TO_3 = "ALTER TABLE attempts ADD COLUMN children INTEGER NOT NULL DEFAULT 0;"
+UPGRADES = {1: f"{_TO_2}{_TO_3}", 2: _TO_3}
+"""Version of a ledger → what brings it to this one."""

@@ -15,9 +15,9 @@ class Attempt(msgspec.Struct, frozen=True, tag=True):
     summary: Summary
     record: bytes
     """`trajectory.record.encode_record`."""
-    tools_hash: str
-    tools_json: str = ""
-    """The schemas behind `tools_hash`, the first time that a worker uses them; "" afterwards."""
+    tool_schemas: dict[str, str] = {}
+    """By hash, those that the record and its children's name, the first time that a worker uses them: the tools as sent, a JSON
+    list."""
 
 
 class OpenRollout(msgspec.Struct, frozen=True):
@@ -106,3 +106,5 @@ class RunInfo(msgspec.Struct, frozen=True):
     """Of prompts that name none."""
     network: str = "none"
     """Whether commands reach the network: `none` or `on`."""
+    tool_settings: dict[str, str] = {}
+    """Flags of the toolsets that were given, by name, as far as they decide what tools answer."""

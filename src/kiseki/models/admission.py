@@ -35,6 +35,9 @@ class Ask(msgspec.Struct, frozen=True):
     """Estimated."""
     again: bool = False
     """It was made before and is to be tried again: it goes ahead of others."""
+    elsewhere: Need | None = None
+    """What it may take at worst, where it goes to another endpoint: then only the budget is asked, and it says nothing about
+    this one. Default: it goes to this one."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -84,6 +87,7 @@ class Admission:
         self._later = later
         # those that are tried again, then the others, each in the order in which they came
         self._waiting: tuple[OrderedDict[Hashable, tuple[Ask, Answer]], ...] = (OrderedDict(), OrderedDict())
+        self._elsewhere: OrderedDict[Hashable, tuple[Ask, Answer]] = OrderedDict()
         self._under_way: dict[Hashable, _UnderWay] = {}
         self._timer: Timer | None = None
         self._turned_down_in_row = 0
@@ -100,13 +104,14 @@ class Admission:
     def ask(self, key: Hashable, ask: Ask, answer: Answer) -> None:
         """`answer` is called once, perhaps at once: with `Admitted`, or with `BudgetSpent` or `RunStopped`. `leave` must follow
         an `Admitted`, and may come before any answer, which then never comes."""
-        self._waiting[0 if ask.again else 1][key] = (ask, answer)
+        queue = self._elsewhere if ask.elsewhere else self._waiting[0 if ask.again else 1]
+        queue[key] = (ask, answer)
         self._let_in()
 
     def leave_all(self, keys: Iterable[Hashable]) -> None:
         """Whoever wanted these calls is gone, and nobody knows what became of those that were under way."""
         keys = list(keys)
-        for waiting in self._waiting:
+        for waiting in (self._elsewhere, *self._waiting):
             for key in keys:
                 waiting.pop(key, None)
         for key in keys:
@@ -117,21 +122,22 @@ class Admission:
         """A call is over, or nobody wants it any more. Unknown keys are no error: an answer and a leave may cross."""
         call = self._under_way.pop(key, None)
         if call is None:
-            if any(waiting.pop(key, None) for waiting in self._waiting):
+            if any(waiting.pop(key, None) for waiting in (self._elsewhere, *self._waiting)):
                 self._let_in()  # those behind it may need less
             return
         now = self._clock()
         self.budget.settle(call.need, end)
-        changes = self.limit.end(now, call.number, end)
-        changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)
-        for change in changes:
-            self.changed(change)
+        if call.ask.elsewhere is None:
+            changes = self.limit.end(now, call.number, end)
+            changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)
+            for change in changes:
+                self.changed(change)
         self._let_in()
 
     def close(self) -> None:
         """Nobody is let in any more, and of what is under way nobody will say what it took."""
         self._stop_timer()
-        for waiting in self._waiting:
+        for waiting in (self._elsewhere, *self._waiting):
             waiting.clear()
         for call in self._under_way.values():
             self.budget.settle(call.need, DROPPED)
@@ -144,32 +150,41 @@ class Admission:
 
     def _let_in(self) -> None:
         """Let in whoever may come, in order; the first that has to wait holds up those behind it."""
-        while (waiting := self._next()) is not None:
-            key = next(iter(waiting))
-            ask, answer = waiting[key]
-            if self.breaker.stopped:
-                del waiting[key]
-                answer(RunStopped(self.breaker.stopped))
-                continue
-            need = self.budget.worst_case(ask.prompt_tokens)
-            allowed = self.budget.ask(need)
-            if allowed == "no":
-                del waiting[key]
-                self._turn_down(need)
-                answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
-                continue
-            now = self._clock()
-            seconds = math.inf if allowed == "wait" else max(self.limit.wait(now, need.tokens), self.breaker.wait(now))
-            if seconds > 0.0:
-                self._look_again(seconds)
-                return
+        while self._elsewhere and self._settle_first(self._elsewhere):
+            pass
+        while (waiting := self._next()) is not None and self._settle_first(waiting):
+            pass
+
+    def _settle_first(self, waiting: OrderedDict[Hashable, tuple[Ask, Answer]]) -> bool:
+        """Answer the first of a queue; False where it has to wait."""
+        key = next(iter(waiting))
+        ask, answer = waiting[key]
+        if self.breaker.stopped:
             del waiting[key]
-            self.budget.reserve(need)
-            self._turned_down_in_row = 0
-            number, probe = self.limit.start(now, need.tokens), self.breaker.start()
-            self._fresh_probes ^= probe
-            self._under_way[key] = _UnderWay(ask, need, number, probe)
-            answer(Admitted(probe))
+            answer(RunStopped(self.breaker.stopped))
+            return True
+        need = ask.elsewhere or self.budget.worst_case(ask.prompt_tokens)
+        allowed = self.budget.ask(need)
+        if allowed == "no":
+            del waiting[key]
+            self._turn_down(need)
+            answer(BudgetSpent(f"the next call does not fit into the budget: {self.budget.words()} spent"))
+            return True
+        now = self._clock()
+        seconds = math.inf if allowed == "wait" else 0.0
+        if not ask.elsewhere and allowed == "yes":
+            seconds = max(self.limit.wait(now, need.tokens), self.breaker.wait(now))
+        if seconds > 0.0:
+            self._look_again(seconds)
+            return False
+        del waiting[key]
+        self.budget.reserve(need)
+        self._turned_down_in_row = 0
+        number, probe = (0, False) if ask.elsewhere else (self.limit.start(now, need.tokens), self.breaker.start())
+        self._fresh_probes ^= probe
+        self._under_way[key] = _UnderWay(ask, need, number, probe)
+        answer(Admitted(probe))
+        return True
 
     def _next(self) -> OrderedDict[Hashable, tuple[Ask, Answer]] | None:
         """The queue whose first is next. Of probes every other one is a fresh call, since those tried again may fail by

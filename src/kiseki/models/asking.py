@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.errors import PromptBudgetSpent, ProviderError
+from kiseki.errors import ProviderError
 from kiseki.models.admission import Ask, Door
 from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, worst_case
@@ -49,39 +49,38 @@ class AskedModel:
         risked = 0.0  # what tries without an answer may have cost
         retries = Retries(self._settings.max_retries, self._settings.provider_patience, self._rng)
         began = time.perf_counter()
-        while True:
-            if request.allowance is not None:
-                self._check_allowance(request.allowance - risked, tokens)
-            key, admitted = self._door.ask(Ask(tokens, again=request.again or retries.made > 0))
-            end = NOT_SENT
-            try:
-                if not admitted.done():
-                    with on_hold:
-                        await admitted
-                probe = admitted.result().probe
-                end, waited = DROPPED, time.perf_counter() - began
-                reply, rate = await self.client.send(encoded)
-                reply = self._priced(reply, retries.made, waited, risked)
-                end = end_of_reply(reply, rate)
-                return reply
-            except ProviderError as error:
-                end = end_of_error(error)
-                risked += 0.0 if end.known else self._worst_case(tokens)
-                delay = retries.next_delay(error, probe=probe)
-                if delay is None:
-                    raise
-            finally:
-                self._door.leave(key, end)
-            with on_hold:
-                await self._sleep(delay)
+        with request.allowance.holding() as held:
+            while True:
+                held.set(self._worst_case(tokens))
+                key, admitted = self._door.ask(Ask(tokens, again=request.again or retries.made > 0))
+                end = NOT_SENT
+                try:
+                    if not admitted.done():
+                        with on_hold:
+                            await admitted
+                    probe = admitted.result().probe
+                    end, waited = DROPPED, time.perf_counter() - began
+                    reply, rate = await self.client.send(encoded)
+                    reply = self._priced(reply, retries.made, waited, risked)
+                    end = end_of_reply(reply, rate)
+                    request.allowance.spend(reply.call.usage.cost)
+                    return reply
+                except ProviderError as error:
+                    end = end_of_error(error)
+                    risk = 0.0 if end.known else self._worst_case(tokens)
+                    risked += risk
+                    request.allowance.spend(risk)
+                    delay = retries.next_delay(error, probe=probe)
+                    if delay is None:
+                        raise
+                finally:
+                    self._door.leave(key, end)
+                held.set(0.0)
+                with on_hold:
+                    await self._sleep(delay)
 
     async def close(self) -> None:
         await self.client.close()
-
-    def _check_allowance(self, allowance: float, prompt_tokens: int) -> None:
-        cost = self._worst_case(prompt_tokens)
-        if cost > allowance:
-            raise PromptBudgetSpent(f"the next call may cost ${cost:.4f}, and ${max(allowance, 0.0):.4f} are left for it")
 
     def _worst_case(self, prompt_tokens: int) -> float:
         """US dollars; 0.0 where no price is known."""

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from kiseki.models.allowance import Allowance
 from kiseki.trajectory.types import Message, ModelCall
 
+NO_LIMIT = Allowance()
 NOT_HELD: AbstractContextManager[Any] = nullcontext()
 
 
@@ -28,11 +30,13 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """Everything sent, ephemeral system prompt and prefill included."""
     tools: tuple[ToolSchema, ...] = ()
     seed: int | None = None
-    allowance: float | None = None
-    """US dollars that this call may cost at most. Default: no limit."""
+    allowance: Allowance = NO_LIMIT
+    """What pays for this call. Default: no limit."""
     encoded: list[bytes] = []
     """The same list for every call of a conversation, which only grows: what the client keeps here of the messages already sent,
     in their order, is not made anew on each turn. Default: empty."""
+    images: tuple[str, ...] = ()
+    """Shown with the last message, which is the user's: `data:` URIs, in order. Default: none."""
     again: bool = False
     """The caller has asked this before, in vain: it goes ahead of others, and does not speak for an outage. Default: False."""
 
@@ -72,7 +76,7 @@ class ChatClient(Protocol):
     """What one dialect does: one request, one answer. Who may ask, when, and how often is not its business."""
 
     def encode(self, request: ChatRequest) -> tuple[Any, int]:
-        """The request as `send` takes it, any number of times, and its size in bytes."""
+        """The request as `send` takes it, any number of times, and its size in bytes of text, whatever its images are."""
         ...
 
     async def send(self, encoded: Any) -> tuple[ChatReply, RateInfo | None]:

@@ -20,6 +20,7 @@ class Deadline:
         self._timeout = asyncio.timeout(None)
         self._running = False
         self._left: float | None = None
+        self._holders = 0  # several may wait at once: the calls of one turn, sub-agents
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -38,13 +39,15 @@ class Deadline:
         if self.expired():
             self._end_for_good()
             return
+        self._holders += 1
         when = self._timeout.when()
         if when is not None:
             self._left = when - asyncio.get_running_loop().time()
             self._timeout.reschedule(None)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._left is not None:
+        self._holders -= 1
+        if self._left is not None and not self._holders:
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._left)
             self._left = None
 

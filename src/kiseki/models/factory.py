@@ -53,13 +53,16 @@ def check_model(settings: ModelSettings) -> None:
 
 def open_model(settings: ModelSettings, door: Door | None = None) -> ChatModel:
     """The model behind `settings`; its heavy parts are imported only here. `door`: to the run's admission; default: its own."""
-    if door is None:
-        limit, breaker = RateLimit(UNLIMITED), Breaker(settings.provider_patience)
-        door = LocalDoor(Admission(limit, breaker, Budget()))
-    return AskedModel(_open_client(settings), door, settings)
+    return AskedModel(open_client(settings), door or own_door(settings), settings)
 
 
-def _open_client(settings: ModelSettings) -> ChatClient:
+def own_door(settings: ModelSettings) -> Door:
+    """To an admission of its own, with no ceiling and no budget."""
+    return LocalDoor(Admission(RateLimit(UNLIMITED), Breaker(settings.provider_patience), Budget()))
+
+
+def open_client(settings: ModelSettings) -> ChatClient:
+    """The dialect's client behind `settings`."""
     if is_builtin(settings.model):
         from kiseki.models.practice import PracticeModel
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kiseki.models.mock_images import chat_images
 from kiseki.models.mock_script import Asked, MockConfig, Situation, Turn, fill
 
 encode = msgspec.json.Encoder().encode
@@ -54,6 +55,8 @@ def completion(
         message["content"] = content or None
     if reasoning:
         _place(message, reasoning, turn.reasoning_field or config.reasoning_field)
+    if asked.modalities and "image" in asked.modalities and fault not in ("content_filter", "empty"):
+        message["images"] = chat_images(situation.prompt, asked.image_config)
     message.update(turn.message)
     usage = dict(turn.usage) if turn.usage else _usage(prompt_chars, content, reasoning, calls)
     if most is not None and _count(usage, "completion_tokens") > most:

@@ -2,7 +2,8 @@
 
 A script is a list of rules; the first whose `match` is found in the last user text wins, and the turn is counted by the
 assistant messages after that text, so the server keeps no conversation and any number of them can run at once. A request
-beyond the last turn gets the last turn again. Where no rule matches, the default script answers: some tool turns, then "Done".
+beyond the last turn gets the last turn again. Where no rule matches, the default script answers: some tool turns, then "Done";
+to images at once, with what they are.
 Pure but for `load_script` and the clock of a `Bucket`.
 """
 
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 from kiseki.errors import UsageError
+from kiseki.models.mock_images import describe, shown_images
 from kiseki.models.reasoning import text_of
 
 # kind: (status, error type, message)
@@ -32,6 +34,7 @@ HTTP_FAULTS = {
     "no_credit": (402, "insufficient_quota", "Insufficient credits."),
     "forbidden": (403, "permission_error", "This key may not use this model."),
     "bad_request": (400, "invalid_request_error", "Invalid value for 'messages'."),
+    "no_vision": (404, "not_found_error", "No endpoints found that support image input."),
     "context_length": (
         400,
         "context_length_exceeded",
@@ -211,6 +214,8 @@ class Asked(msgspec.Struct):
     tools: list[AskedTool] = []
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    modalities: list[str] | None = None
+    image_config: dict[str, Any] = {}
 
     @property
     def most(self) -> int | None:
@@ -226,6 +231,8 @@ class Situation(msgspec.Struct):
     turn: int
     """Assistant messages since."""
     last_tool_result: str
+    images: list[str] = []
+    """Addresses of those shown with the last user text."""
 
 
 def load_script(path: Path) -> Script:
@@ -244,16 +251,16 @@ def script_of(rules: Any) -> Script:
 
 def situation_of(asked: Asked) -> Situation:
     """Where the conversation of a request stands."""
-    prompt, turn, result = "", 0, ""
+    prompt, turn, result, images = "", 0, "", list[str]()
     for message in reversed(asked.messages):
         if message.role == "user":
-            prompt = text_of(message.content)
+            prompt, images = text_of(message.content), shown_images(message.content)
             break
         if message.role == "assistant":
             turn += 1
         elif message.role == "tool" and not result:
             result = text_of(message.content)
-    return Situation(prompt, turn, result)
+    return Situation(prompt, turn, result, images)
 
 
 def turn_of(config: MockConfig, asked: Asked, situation: Situation) -> Turn:
@@ -265,6 +272,8 @@ def turn_of(config: MockConfig, asked: Asked, situation: Situation) -> Turn:
 
 
 def _default_turn(config: MockConfig, asked: Asked, situation: Situation) -> Turn:
+    if situation.images and not situation.turn:
+        return Turn(describe(situation.images))
     if situation.turn < config.turns and asked.tools:
         functions = {tool.function.name: tool.function for tool in asked.tools}
         function = functions.get(config.tool) or asked.tools[0].function

@@ -6,7 +6,8 @@
 
 It runs in a thread of its own with its own event loop; `process=True` runs it in a child process instead, so that its CPU
 (`stats()["cpu_seconds"]`) is not that of what is measured. `serve` is the same without either, for the command line.
-Loopback only: it takes no bind address. Endpoints: POST /v1/chat/completions, GET /v1/models, GET /stats (`?log=1`).
+Loopback only: it takes no bind address. Endpoints: POST /v1/chat/completions, POST /v1/images/generations, POST /fal/MODEL,
+GET /v1/models, GET /images/NAME.png, GET /stats (`?log=1`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any
 
 import msgspec
 
-from kiseki.models.mock_http import MockConnection, MockState
+from kiseki.models.mock_http import MockConnection
 from kiseki.models.mock_script import MockConfig, script_of
+from kiseki.models.mock_state import MockState
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 4096  # connections that may wait at once: a whole run's rollouts start together

@@ -23,6 +23,7 @@ from kiseki.models.rate_headers import parse_rate
 from kiseki.models.stream import StreamedReply
 from kiseki.models.wire import (
     EXCERPT_CHARS,
+    IMAGE_SIZE,
     MAX_ANSWER,
     TOO_LARGE,
     WireCompletion,
@@ -31,6 +32,7 @@ from kiseki.models.wire import (
     encode_tools,
     reply_of,
     wire_message,
+    wire_with_images,
 )
 
 if TYPE_CHECKING:
@@ -76,10 +78,13 @@ class OpenAIChat:
             await session.close()
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
-        """The body, and its length."""
-        host, encoded = self._host, request.encoded
-        for message in request.messages[len(encoded) // 2 :]:  # each with what stands before it
+        """The body, and its length, in which an image counts as `IMAGE_SIZE`."""
+        host, encoded, images = self._host, request.encoded, request.images
+        messages = request.messages[:-1] if images else request.messages
+        for message in messages[len(encoded) // 2 :]:  # each with what stands before it
             encoded += (b"," if encoded else b"[", encode(wire_message(message, host)))
+        if images:  # asked once: nothing grows on it, and nothing of it is kept
+            encoded = [*encoded, b"," if encoded else b"[", encode(wire_with_images(request.messages[-1], host, images))]
         parts = [self._head, *encoded, b"]"]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
@@ -87,7 +92,7 @@ class OpenAIChat:
             parts.append(f',"{host.seed}":{request.seed}'.encode())
         parts.append(b"}")
         body = b"".join(parts)
-        return body, len(body)
+        return body, len(body) - sum(map(len, images)) + IMAGE_SIZE * len(images)
 
     def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
         """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
@@ -116,12 +121,12 @@ class OpenAIChat:
             post = session.post(self._url, data=data, headers=self._key, proxy=self._proxy, allow_redirects=False)
             async with post as response:
                 if response.status != 200:
-                    raise error_of_status(response.status, response.headers, await _read(response, ERROR_BYTES), time.time())
+                    raise error_of_status(response.status, response.headers, await read_body(response, ERROR_BYTES), time.time())
                 rate = parse_rate(response.headers, started)
                 if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
                     answer = await _read_stream(response, self.settings)
                 else:
-                    answer = decode_completion(await _read(response, MAX_ANSWER, more=BadResponse(TOO_LARGE)))
+                    answer = decode_completion(await read_body(response, MAX_ANSWER, more=BadResponse(TOO_LARGE)))
         except aiohttp.ConnectionTimeoutError as error:
             raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.", sent=False) from error
         except TimeoutError as error:
@@ -141,9 +146,7 @@ class OpenAIChat:
         settings = self.settings
         headers = {"Content-Type": "application/json", "User-Agent": "kiseki"}
         # Once per session and not through aiohttp's `trust_env`, which looks at the environment and ~/.netrc on every request.
-        parts = urlsplit(self._url)
-        if self._host not in (LOCAL, OLLAMA) and not proxy_bypass(parts.hostname or ""):
-            self._proxy = getproxies().get(parts.scheme)
+        self._proxy = proxy_for(self._url)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=DNS_SECONDS),
             timeout=aiohttp.ClientTimeout(total=settings.call_timeout, sock_connect=CONNECT_SECONDS),
@@ -159,7 +162,15 @@ class OpenAIChat:
         return message[:EXCERPT_CHARS]
 
 
-async def _read(response: aiohttp.ClientResponse, most: int, more: ProviderError | None = None) -> bytes:
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for it; None where there is none, and for one's own hosts."""
+    parts = urlsplit(url)
+    if host_of(url) in (LOCAL, OLLAMA) or proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int, more: ProviderError | None = None) -> bytes:
     """The body. Of a longer one its first `most` bytes, or `more` is raised where it is given; the rest is not read."""
     parts: list[bytes] = []
     size = 0

@@ -98,6 +98,9 @@ def decode_completion(body: bytes) -> WireCompletion:
             raise BadResponse(f"The answer is no chat completion ({error}): {excerpt(body)}") from None
 
 
+IMAGE_SIZE = 4_500
+"""Bytes that an image counts in place of its base64 where a request's tokens are estimated: about 1,500 tokens, as models with a
+longest side of 2,048 pixels take (85 to 1,600, by tile or by area)."""
 MAX_ANSWER = 64_000_000
 """Bytes of an answer, or characters of a streamed one: a hundred times what any model writes in one reply, so a server that sends
 more does not end, and would take the other rollouts' memory."""
@@ -154,6 +157,12 @@ def wire_message(message: Message, host: Host) -> dict[str, Any]:
         if not message.content:
             wire["content"] = None
     return wire
+
+
+def wire_with_images(message: Message, host: Host, images: tuple[str, ...]) -> dict[str, Any]:
+    """A message with images (`data:` URIs) behind its text."""
+    shown = [{"type": "image_url", "image_url": {"url": each}} for each in images]
+    return {**wire_message(message, host), "content": [{"type": "text", "text": message.content}, *shown]}
 
 
 def object_text(arguments: str) -> str:

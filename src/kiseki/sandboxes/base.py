@@ -43,6 +43,23 @@ class ExecResult(msgspec.Struct, frozen=True):
     before the command; variables and functions are reset."""
 
 
+class Channel(Protocol):
+    """A running program in the sandbox, outside the session, spoken to through its stdin and stdout. Its stderr is dropped."""
+
+    async def write(self, data: bytes) -> None:
+        """Returns when it is on its way. For a program that has ended it is dropped: `read` tells. Raises `SandboxError`."""
+        ...
+
+    async def read(self) -> bytes:
+        """What it has written since, as soon as there is anything; b"" once it has ended and all was read. A program that
+        writes faster than it is read waits. Raises `SandboxError` when the sandbox has died."""
+        ...
+
+    async def close(self) -> None:
+        """Kill it with all that it started. Never raises; may be called twice."""
+        ...
+
+
 class Sandbox(Protocol):
     """One rollout's private machine. Raises `SandboxError` when the sandbox itself is broken, never for a command's failure."""
 
@@ -63,6 +80,11 @@ class Sandbox(Protocol):
         beyond `max_output` bytes is dropped and the program killed. Calls may overlap. Raises `ToolError` when the sandbox
         has no process to spare. File tools and background processes use it.
         """
+        ...
+
+    async def open_channel(self, argv: list[str]) -> Channel:
+        """Start a program to be spoken to, in the home folder; it is killed with the sandbox at the latest. Raises `ToolError`
+        when the sandbox has no process to spare."""
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:

@@ -22,6 +22,9 @@ class Writer:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.sent = asyncio.Event()
+        """Set while nothing of what was written waits for room."""
+        self.sent.set()
         self._left = memoryview(b"")
         self._close_after = False
         self._loop = asyncio.get_running_loop()
@@ -33,6 +36,7 @@ class Writer:
         self._left = memoryview(data)
         self._push()
         if self._left:
+            self.sent.clear()
             self._loop.add_writer(self.descriptor, self._continue)
 
     def finish(self) -> None:
@@ -67,6 +71,7 @@ class Writer:
         if not self._loop.is_closed():
             self._loop.remove_writer(self.descriptor)
         self._left = memoryview(b"")
+        self.sent.set()
 
 
 def read_some(descriptor: int) -> bytes | None:

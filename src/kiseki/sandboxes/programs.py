@@ -25,12 +25,18 @@ class Program(Protocol):
     exited: asyncio.Future[int]
     """Its exit status, or `base.TORN`, once everything that it wrote has been handed to whoever follows."""
 
+    @property
+    def sent(self) -> asyncio.Event:
+        """Set while nothing that was written to it waits for room."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send to its stdin, in order, without waiting."""
         ...
 
     def follow(self, take: Callable[[bytes], None]) -> None:
-        """Give `take` its output as it comes. One follower at a time; without one the program waits when it has written much."""
+        """Give `take` its output as it comes; of a program that has ended, at once what there is left. One follower at a time;
+        without one the program waits when it has written much."""
         ...
 
     def unfollow(self) -> None: ...
@@ -96,6 +102,18 @@ class Supervisor(Protocol):
         Returns status (`TIMED_OUT`, `KILLED` beyond `max_output`, `NOT_STARTED`), stdout, and whether there was more.
         Raises SandboxError when dead, or when it broke off.
         """
+        ...
+
+    async def open_program(self, script: str) -> Program | None:
+        """Start a shell script in the home folder, outside the session, with its stdin and stdout for us.
+
+        Its status is `KILLED` or `TORN` where the sandbox may have died; else it says nothing. None when no process is to be had.
+        Raises SandboxError.
+        """
+        ...
+
+    async def end_program(self, program: Program) -> None:
+        """Kill what `open_program` gave, with all that it started, whether or not it has ended, and let go of it. Once only."""
         ...
 
     def stop(self, reason: str) -> None:

@@ -31,7 +31,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from kiseki.errors import KisekiError, SandboxError, ToolError, UsageError
 from kiseki.sandboxes import files
-from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN, ExecResult
+from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN, Channel, ExecResult
+from kiseki.sandboxes.channel import ProgramChannel
 from kiseki.sandboxes.folders import below_home, normal
 from kiseki.sandboxes.pipes import Kept, LineDrop, MarkerSearch
 from kiseki.sandboxes.programs import Program, Supervisor
@@ -46,6 +47,7 @@ SHELL_START_TIMEOUT = 30.0
 HEALTH_TIMEOUT = 10.0
 _PASSING = {os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)}
 """Reasons for which a folder may be had another time."""
+_NO_PROCESS = "the sandbox cannot start another process: its limit is reached, or its programs are gone"
 
 ABORT_SIGNAL = signal.SIGRTMAX
 """Traps run once a killed child is gone and before the shell goes on to the next command. No program uses this signal, and
@@ -150,11 +152,16 @@ class ShellSandbox:
     async def run(
         self, argv: list[str], *, timeout: float, stdin: bytes = b"", max_output: int = 50_000_000
     ) -> tuple[int, bytes]:
-        if not argv or any("\0" in word for word in argv):
-            raise ToolError("a program's arguments must not be empty or hold a NUL character")
-        script = self._supervisor.command([clean_text(word) for word in argv])
-        status, data, _ = await self._program(script, stdin, max_output, timeout)
+        status, data, _ = await self._program(self._script(argv), stdin, max_output, timeout)
         return status, data
+
+    async def open_channel(self, argv: list[str]) -> Channel:
+        script = self._script(argv)
+        with _infrastructure():
+            program = await self._supervisor.open_program(script)
+        if program is None:
+            raise ToolError(_NO_PROCESS)
+        return ProgramChannel(program, self._supervisor)
 
     async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
         return await files.read(self._program, self._expand(path), self._folder, max_bytes)
@@ -182,6 +189,11 @@ class ShellSandbox:
             self._supervisor.stop("the sandbox is closed")
             await self._remove()
         self._supervisor.close()
+
+    def _script(self, argv: list[str]) -> str:
+        if not argv or any("\0" in word for word in argv):
+            raise ToolError("a program's arguments must not be empty or hold a NUL character")
+        return self._supervisor.command([clean_text(word) for word in argv])
 
     def _expand(self, path: str) -> str:
         path = clean_text(path)
@@ -279,7 +291,7 @@ class ShellSandbox:
         with _infrastructure():
             status, output, more = await self._supervisor.run(script, stdin, max_output, timeout)
         if status == NOT_STARTED:
-            raise ToolError("the sandbox cannot start another process: its limit is reached, or its programs are gone")
+            raise ToolError(_NO_PROCESS)
         return status, output, more
 
 

@@ -21,93 +21,20 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import processes
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
-from kiseki.sandboxes.pipes import Writer, read_some, waiting_bytes
+from kiseki.sandboxes.host_program import HostProgram, own
+from kiseki.sandboxes.pipes import Writer, read_some
 from kiseki.sandboxes.programs import SESSION, Program
 from kiseki.sandboxes.streams.hunt import RUN_COOKIE
 
 STATUS_LINE_LIMIT = 4096
 """A longer line in the status pipe is a forgery."""
-EOF_GRACE = 0.2
-"""Seconds between the end of a program's output and word of its exit, after which its reporter must have been killed."""
-
-
-class HostProgram:
-    """One program in the sandbox: our ends of its stdin and stdout, and its exit status when it comes."""
-
-    def __init__(self, number: int, stdin: int | None, stdout: int, cookie: str) -> None:
-        self.number = number
-        self.stdin = None if stdin is None else Writer(stdin)
-        self.stdout = stdout
-        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.cookie = cookie
-        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the program's side of stdin is open: closing ours earlier would lose what was written."""
-        self.inner_pid = 0
-        """Of its reporter, inside the sandbox; 0 until the supervisor has told it."""
-        self.host_pid = 0
-        """Of its reporter, outside; looked up when it is needed."""
-        self.shell_pid = 0
-        """Of the program that the reporter waits for, outside; looked up for a session shell only."""
-        self.killed = False
-        self._take: Callable[[bytes], None] | None = None
-
-    def write(self, data: bytes) -> None:
-        assert self.stdin
-        self.stdin.write(data)
-
-    def follow(self, take: Callable[[bytes], None]) -> None:
-        self._take = take
-        self.exited.get_loop().add_reader(self.stdout, self._on_output)
-
-    def unfollow(self) -> None:
-        if self._take:
-            self._take = None
-            if self.stdout >= 0:  # Not closed with its sandbox.
-                self.exited.get_loop().remove_reader(self.stdout)
-
-    def give_input(self, data: bytes) -> None:
-        """All of its stdin."""
-        writer = self.stdin
-        assert writer
-        writer.write(data)
-        self.opened.add_done_callback(lambda _: writer.finish())
-
-    def end(self, status: int) -> None:
-        if not self.exited.done():
-            self._drain()
-            self.exited.set_result(status)
-
-    def _drain(self) -> None:
-        """Hand on what the program left in the pipe, but not what its background processes still add."""
-        left = waiting_bytes(self.stdout) if self._take and self.stdout >= 0 else 0
-        while left > 0 and self._take and (data := read_some(self.stdout)):
-            left -= len(data)
-            self._take(data)
-
-    def _on_output(self) -> None:
-        data = read_some(self.stdout)
-        if data:
-            assert self._take
-            self._take(data)
-        elif data is not None:
-            self.unfollow()
-            self.exited.get_loop().call_later(EOF_GRACE, self.end, KILLED)
-
-    def release(self) -> None:
-        """Close our side."""
-        self._take = None
-        if self.stdin:
-            self.stdin.close()
-        if self.stdout >= 0:
-            loop = self.exited.get_loop()
-            if not loop.is_closed():  # Whoever still follows it must not find another file under this number.
-                loop.remove_reader(self.stdout)
-            os.close(self.stdout)
-            self.stdout = -1
+OPEN_SECONDS = 60.0
+"""For a program to be started; it takes milliseconds, unless the supervisor is stopped."""
 
 
 class HostSupervisor:
@@ -196,6 +123,31 @@ class HostSupervisor:
             raise SandboxError(self.dead)
         return status, bytes(output[:max_output]), len(output) > max_output
 
+    async def open_program(self, script: str) -> Program | None:
+        program = self._spawn(script, stdin=True)
+        try:
+            news: list[asyncio.Future[Any]] = [program.opened, program.exited]
+            await asyncio.wait(news, timeout=OPEN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not self.dead and not program.opened.done() and not program.exited.done():
+                raise SandboxError(f"no program was started in the sandbox within {OPEN_SECONDS:g} s")
+        except BaseException:
+            await self.end_program(program)
+            raise
+        if program.exited.done() and program.exited.result() == NOT_STARTED:
+            self.forget(program)
+            return None
+        return program
+
+    async def end_program(self, program: Program) -> None:
+        mine = own(program)
+        mine.unfollow()
+        if not self.dead:
+            self._kill(mine)
+        if mine.exited.done():
+            self.forget(mine)
+        else:  # It is not there yet.
+            mine.exited.add_done_callback(lambda _: self.forget(mine))
+
     def _spawn(self, script: str, *, stdin: bool, cookie: bool = True) -> HostProgram:
         """Start a shell script in the home folder, with a pipe for its stdin or none.
 
@@ -232,7 +184,7 @@ class HostSupervisor:
         self._since = processes.now_ticks()
         # The clock is coarse: what a call before started within the same tick is known by its pid.
         close = self._since <= self._last_end
-        self._known = set(processes.descendants(self._shell_pid(_host(session)))) if close else set()
+        self._known = set(processes.descendants(self._shell_pid(own(session)))) if close else set()
 
     def ended(self, last_job: int) -> None:
         self._last_end = processes.now_ticks()
@@ -245,7 +197,7 @@ class HostSupervisor:
         self.kill_shell(session)
 
     def _interrupt(self, session: Program, number: int) -> None:
-        host_pid = self._shell_pid(_host(session))
+        host_pid = self._shell_pid(own(session))
         if host_pid:
             # First: it must know before its child is gone.
             processes.send([host_pid], number)
@@ -260,7 +212,7 @@ class HostSupervisor:
         program.end(KILLED)
 
     def kill_shell(self, session: Program) -> None:
-        shell = _host(session)
+        shell = own(session)
         reporter = self._reporter(shell, self._list())
         processes.send([pid for pid in (reporter, self._shell_pid(shell)) if pid], signal.SIGKILL)
         shell.end(KILLED)
@@ -278,7 +230,7 @@ class HostSupervisor:
 
     def forget(self, session: Program) -> None:
         """Close our side and remove its FIFOs."""
-        program = _host(session)
+        program = own(session)
         program.release()
         self._programs.pop(program.number, None)
         for name in ("in", "out"):
@@ -329,7 +281,8 @@ class HostSupervisor:
 
     def _started_by_program(self, program: HostProgram) -> set[int]:
         table = self._list()
-        reporter = self._reporter(program, table)
+        # Once it has ended, another may have its reporter's number.
+        reporter = 0 if program.exited.done() else self._reporter(program, table)
         found = processes.below(table, reporter) if reporter else set()
         if program.cookie:
             cookie = program.cookie.encode()
@@ -369,9 +322,3 @@ class HostSupervisor:
                 program.opened.set_result(None)
             case b"x", 3:
                 program.end(int(words[2]))
-
-
-def _host(program: Program) -> HostProgram:
-    """A program that this module made."""
-    assert isinstance(program, HostProgram)
-    return program

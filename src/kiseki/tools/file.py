@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kiseki.errors import ToolError
+from kiseki.tools.context import ToolContext
 from kiseki.tools.diff import MAX_DIFF_BYTES, unified_diff
 from kiseki.tools.matching import ending_of, split_lines
 from kiseki.tools.paths import PROBE_SECONDS, MissingFile, absolute, check_path, explain_unreadable
-from kiseki.tools.registry import ToolContext, tool
+from kiseki.tools.registry import tool
 from kiseki.tools.replacing import replace_text
 from kiseki.tools.v4a import Edit, apply_patch, named_paths, parse_patch, text_paths
 from kiseki.trajectory.text import clean_text, cut_middle

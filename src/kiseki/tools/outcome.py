@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from kiseki.trajectory.text import clean_text
+
 
 class _Verdict(msgspec.Struct):
     error: Any = None
@@ -24,7 +26,9 @@ def result_ok(content: str) -> bool:
     if stripped.startswith("{"):
         try:
             verdict = _decode(stripped)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # no JSON, or nested too deeply to be read
             return True
+        except UnicodeEncodeError:
+            return result_ok(clean_text(stripped))
         return verdict.error is None and verdict.success is not False
-    return bool(stripped) and not stripped.lower().startswith("error:")
+    return bool(stripped) and not stripped[:6].lower().startswith("error:")

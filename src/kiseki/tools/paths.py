@@ -6,7 +6,7 @@ import posixpath
 from difflib import get_close_matches
 
 from kiseki.errors import SandboxError, ToolError
-from kiseki.tools.registry import ToolContext
+from kiseki.tools.context import ToolContext
 
 PROBE_SECONDS = 20.0
 """For the small programs that look something up: a slow machine's answer still counts, a hung one's does not."""

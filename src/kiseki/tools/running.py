@@ -2,7 +2,7 @@
 cancellation, a thread that never returns.
 
 What does not end is left behind: it may go on, but no rollout waits for it, and neither does the end of the event loop. Whose
-results they are, and what the model is told, is `registry.py`'s business.
+results they are, and what the model is told, is `toolbox.py`'s business.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -28,6 +29,14 @@ async def run_within(seconds: float, work: Callable[[], Any], *, is_async: bool)
     Raises OutOfTime at its limit. Then, and when the caller is cancelled, a coroutine is cancelled and given
     `GRACE_SECONDS`, a thread is left at once.
     """
+    until = asyncio.get_running_loop().time() + seconds
+    result = await _run_until(until, work, is_async=is_async)
+    if not is_async and inspect.isawaitable(result):  # of an async function in a decorator that is not
+        return await _run_until(until, lambda: result, is_async=True)
+    return result
+
+
+async def _run_until(until: float, work: Callable[[], Any], *, is_async: bool) -> Any:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
     task: asyncio.Task[None] | None = None
@@ -35,7 +44,7 @@ async def run_within(seconds: float, work: Callable[[], Any], *, is_async: bool)
         task = loop.create_task(_in_task(work, answer))
     else:
         _in_thread(work, answer)
-    clock = loop.call_later(seconds, _settle, answer, None, OutOfTime())
+    clock = loop.call_at(until, _settle, answer, None, OutOfTime())
     try:
         return await answer
     finally:

@@ -20,9 +20,10 @@ from typing import Any, Literal
 import msgspec
 
 from kiseki.errors import ToolError
+from kiseki.tools.context import ToolContext
 from kiseki.tools.glob import glob_regex
 from kiseki.tools.paths import PROBE_SECONDS, absolute, check_path
-from kiseki.tools.registry import ToolContext, tool
+from kiseki.tools.registry import tool
 from kiseki.tools.search_grep import MAX_GREP_STREAM, Printed, grep_argv, paths_to_search, printed
 
 MAX_RESULTS = 500

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from kiseki.errors import ToolError
 from kiseki.sandboxes.base import KILLED
 from kiseki.tools import processes
+from kiseki.tools.context import ToolContext
 from kiseki.tools.paths import RESTARTED, absolute, check_path, session_place
-from kiseki.tools.registry import ToolContext, tool
+from kiseki.tools.registry import tool
 
 MAX_OUTPUT = 30_000
 """Bytes: about 8,000 tokens, so that a few noisy commands do not fill a context window."""

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kiseki.errors import ToolError
-from kiseki.tools.registry import ToolContext, tool
+from kiseki.tools.context import ToolContext
+from kiseki.tools.registry import tool
 
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
 STATUSES: tuple[Status, ...] = ("pending", "in_progress", "completed", "cancelled")
@@ -22,7 +23,7 @@ class Item(msgspec.Struct, forbid_unknown_fields=True):
     status: Status | UnsetType = UNSET
 
 
-@tool(toolset="todo")
+@tool(toolset="todo", needs_sandbox=False)
 async def todo(context: ToolContext, todos: list[Item] | None = None, merge: bool = False) -> dict[str, Any]:
     """Keep a task list for work of several steps. Without todos it returns the list. Mark a task in_progress when you begin
     it and completed as soon as it is done.

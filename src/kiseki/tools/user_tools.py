@@ -1,7 +1,8 @@
-"""A user's own tools: functions declared with `@tool(toolset=…)` in a Python file named on the command line (`--tools`).
+"""A user's own tools: functions declared with `@tool(toolset=…)`, in a Python file or an installed package (`--tools`).
 
-The file is run once per process, with its folder at the end of the module search path, so that it can import its neighbours.
-It runs on the host, not in a sandbox: what its functions do there is the user's choice.
+A file is run once per process, with its folder at the end of the module search path, so that it can import its neighbours. A
+package names a module, one such function, or a list of them in its entry points of the group `kiseki.tools`. Both run on the
+host, not in a sandbox: what their functions do there is the user's choice.
 """
 
 from __future__ import annotations
@@ -9,32 +10,87 @@ from __future__ import annotations
 import hashlib
 import sys
 import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from kiseki.errors import UsageError
 from kiseki.tools.registry import Tool, tools_in
-from kiseki.tools.toolsets import MODULES, built_in_tools
+from kiseki.tools.toolsets import TOOLSETS
 
+ENTRY_POINTS = "kiseki.tools"
+"""Group in which an installed package names what holds its tools."""
 EXAMPLE = '@tool(toolset="mine") on a function with type hints, after `from kiseki import tool`'
 
 
-def load_user_tools(path: str | Path) -> list[Tool]:
-    """The tools that the file declares, in order. Raises `UsageError`: no such file, an error in it, no tools, a taken name."""
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(f"--tools {file}: there is no such file")
-    found = tools_in(_namespace(file))
+def load_user_tools(item: str | Path) -> list[Tool]:
+    """The tools of a file, else of the installed entry point with that name, in order of declaration.
+
+    Raises `UsageError`: neither is there, an error in it, no tools, a taken name.
+    """
+    file = Path(item)
+    if file.is_file():
+        where, found = str(file), tools_in(_namespace(file))
+    else:
+        point = _entry_point(str(item))
+        where, found = _shown(point), _tools_of(point)
     if not found:
-        raise UsageError(f"{file} declares no tools; a tool is declared by {EXAMPLE}")
-    taken = {each.name: f"Kiseki's own toolset {name}" for name in MODULES for each in built_in_tools(name)}
+        raise UsageError(f"{where} declares no tools; a tool is declared by {EXAMPLE}")
+    taken = {each: f"Kiseki's own toolset {name}" for name, toolset in TOOLSETS.items() for each in toolset.tools}
     for each in found:
         if each.name in taken:
             raise UsageError(
-                f'{file}: the tool name {each.name!r} is taken by {taken[each.name]}; @tool(…, name="…") gives another'
+                f'{where}: the tool name {each.name!r} is taken by {taken[each.name]}; @tool(…, name="…") gives another'
             )
-        taken[each.name] = "another tool of this file"
+        taken[each.name] = f"another tool of {where}"
     return found
+
+
+def installed_entry_points() -> list[str]:
+    """Names of the installed `kiseki.tools` entry points, sorted."""
+    return sorted({each.name for each in entry_points(group=ENTRY_POINTS)})
+
+
+def wanted_entry_points(toolsets: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """Names of installed `kiseki.tools` entry points that are among `toolsets`, and not in `files` already."""
+    there = installed_entry_points()
+    return tuple(name for name in dict.fromkeys(toolsets) if name in there and name not in (*TOOLSETS, *files))
+
+
+def _entry_point(name: str) -> EntryPoint:
+    """Raises `UsageError` when there is none, or more than one."""
+    points = {each.value: each for each in entry_points(group=ENTRY_POINTS) if each.name == name}
+    if len(points) == 1:
+        return next(iter(points.values()))
+    if points:
+        listed = "; ".join(_shown(each) for each in points.values())
+        raise UsageError(f"--tools {name}: several installed packages have an entry point of that name ({listed}): remove one")
+    there = installed_entry_points()
+    close = get_close_matches(name, there, 1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(there)}" if there else "there are none"
+    raise UsageError(
+        f"--tools {name}: there is no such file, and no installed package has an entry point {name!r}"
+        f" in the group {ENTRY_POINTS} ({hint})"
+    )
+
+
+def _tools_of(point: EntryPoint) -> list[Tool]:
+    try:
+        loaded = point.load()
+    except (Exception, SystemExit) as error:  # whatever the package raises
+        said = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{_shown(point)} cannot be loaded: {said}; reinstall that package, or leave it out") from error
+    if isinstance(loaded, ModuleType):
+        return tools_in(vars(loaded))
+    return tools_in(dict(enumerate(loaded if isinstance(loaded, list | tuple) else [loaded])))
+
+
+def _shown(point: EntryPoint) -> str:
+    package = f" of {point.dist.name}" if point.dist is not None else ""
+    return f"entry point {point.name}{package} ({point.value})"
 
 
 def _namespace(file: Path) -> dict[str, object]:

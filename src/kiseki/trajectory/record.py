@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 import zstandard
 
-from kiseki.trajectory.types import Message, Record, Usage
+from kiseki.trajectory.types import Message, Record, ToolRun, Usage
 
 LEVEL = 3
 """zstd's default: a 16 KB record in about 0.1 ms; higher levels cost more CPU than the disk they save is worth."""
@@ -57,6 +58,7 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: float
     api_calls: int
     usage: Usage
+    """`usage_of`: tools and sub-agents included, which the other figures are not unless they say so."""
     model_seconds: float
     tool_seconds: float
     assistant_turns: int
@@ -67,13 +69,41 @@ class Summary(msgspec.Struct, frozen=True):
     tool_timeouts: int = 0
     """Tool calls that were cut off at their time limit."""
     redacted: int = 0
-    """Secrets taken out of tool results."""
+    """Secrets taken out of tool results, those of sub-agents included."""
     config: str = ""
+    children: int = 0
+    """Sub-agents that it started."""
 
 
 def own_messages(record: Record) -> tuple[Message, ...]:
     """The messages that this rollout made, without the prompt's."""
     return record.messages[record.prompt_messages :]
+
+
+def with_children(record: Record) -> Iterator[Record]:
+    """The record, then those of its sub-agents and theirs."""
+    yield record
+    for run in record.tool_runs:
+        for each in with_inner(run):
+            for child in each.children:
+                yield from with_children(child)
+
+
+def with_inner(run: ToolRun) -> Iterator[ToolRun]:
+    """The tool call, then those that it made itself."""
+    yield run
+    for inner in run.inner:
+        yield from with_inner(inner.run)
+
+
+def usage_of(record: Record) -> Usage:
+    """Of all that a rollout did: its own model calls, those that its tools made, and its sub-agents'."""
+    total = Usage()
+    for each in with_children(record):
+        total = sum((call.usage for call in each.calls), total)
+        for run in each.tool_runs:
+            total = sum((part.usage for part in with_inner(run)), total)
+    return total
 
 
 def summarize(record: Record) -> Summary:
@@ -89,7 +119,7 @@ def summarize(record: Record) -> Summary:
         started=record.started,
         seconds=record.seconds,
         api_calls=len(record.calls),
-        usage=sum((call.usage for call in record.calls), Usage()),
+        usage=usage_of(record),
         model_seconds=sum(call.seconds for call in record.calls),
         tool_seconds=sum(run.seconds for run in record.tool_runs),
         assistant_turns=len(turns),
@@ -97,6 +127,7 @@ def summarize(record: Record) -> Summary:
         unknown_tools=record.unknown_tools,
         tool_counts={name: (count, failures[name]) for name, count in counts.items()},
         tool_timeouts=sum(run.timed_out for run in record.tool_runs),
-        redacted=sum(run.redacted for run in record.tool_runs),
+        redacted=sum(part.redacted for each in with_children(record) for run in each.tool_runs for part in with_inner(run)),
         config=record.config,
+        children=sum(1 for _ in with_children(record)) - 1,
     )

@@ -103,6 +103,20 @@ class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """The tool, or the command that it ran, was cut off at its time limit."""
     redacted: int = 0
     """Secrets that were taken out of the result."""
+    usage: Usage = Usage()
+    """Of the model calls that the tool itself made; those of `children` are in their own records."""
+    inner: tuple[InnerCall, ...] = ()
+    """Tool calls that a program of the model made (`execute_code`), in the order in which they ended."""
+    children: tuple[Record, ...] = ()
+    """Rollouts of sub-agents that the call started (`delegate_task`). The key of each is its parent's and a number."""
+
+
+class InnerCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool call that no model wrote, and what it gave. Not a part of the conversation."""
+
+    call: ToolCall
+    content: str
+    run: ToolRun
 
 
 class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The files of a run folder, made from its ledger: `batch_N.jsonl`, `trajectories.jsonl`, `checkpoint.json`.
+"""The files of a run folder, made from its ledger: `batch_N.jsonl`, `trajectories.jsonl`, `children.jsonl`, `checkpoint.json`.
 
 All of them can be deleted and made again. None is read to make another.
 """
@@ -14,11 +14,14 @@ import msgspec
 
 from kiseki.ledger.ledger import IS_UNDONE, Ledger
 from kiseki.ledger.types import DoneRollout, RunInfo
+from kiseki.trajectory.record import summarize
 from kiseki.trajectory.replacing import replacing
+from kiseki.trajectory.types import Record
 from kiseki.views.filters import REASONS, discard_reason
-from kiseki.views.rows import row_line
+from kiseki.views.rows import child_lines, row_line
 
 TRAJECTORIES = "trajectories.jsonl"
+CHILDREN = "children.jsonl"
 CHECKPOINT = "checkpoint.json"
 
 
@@ -79,15 +82,7 @@ class Views:
 
     def write_batch(self, batch_num: int) -> None:
         """`batch_N.jsonl`: the kept rows of one batch; no file for a batch that has none."""
-        path = batch_path(self._ledger.folder, batch_num)
-        lines = self.batch_lines(batch_num)
-        first = next(lines, None)
-        if first is None:
-            path.unlink(missing_ok=True)
-            return
-        with replacing(path) as file:
-            file.write(first)
-            file.writelines(lines)
+        _write_if_any(batch_path(self._ledger.folder, batch_num), self.batch_lines(batch_num))
 
     def write_trajectories(self, written: Callable[[int], None] = lambda rows: None) -> Path:
         """`trajectories.jsonl`: the kept rows of the whole run in dataset order. `written` is told how many so far."""
@@ -98,6 +93,10 @@ class Views:
                 written(rows)
         return path
 
+    def write_children(self) -> None:
+        """`children.jsonl`: the rows of the kept rollouts' sub-agents; no file where there are none."""
+        _write_if_any(self._ledger.folder / CHILDREN, self.child_lines())
+
     def batch_lines(self, batch_num: int) -> Iterator[bytes]:
         """The lines of `batch_N.jsonl`."""
         return self._lines(self._ledger.done_in_batch(batch_num))
@@ -106,9 +105,21 @@ class Views:
         """The lines of `trajectories.jsonl`."""
         return self._lines(self._ledger.done_rollouts())
 
-    def _lines(self, rollouts: Iterable[DoneRollout]) -> Iterator[bytes]:
-        """The rows of those that no filter discards."""
+    def child_lines(self) -> Iterator[bytes]:
+        """The lines of `children.jsonl`: those of one rollout together, in the order of `trajectories.jsonl`."""
+        tools = self._settings.tools
         schemas = self._ledger.tool_schemas()
+        return self._made(
+            self._ledger.done_rollouts(only_parents=True), lambda done: child_lines(done, tools, schemas, self._keeps)
+        )
+
+    def _lines(self, rollouts: Iterable[DoneRollout]) -> Iterator[bytes]:
+        tools = self._settings.tools
+        schemas = self._ledger.tool_schemas()
+        return self._made(rollouts, lambda done: [row_line(done, tools, schemas)])
+
+    def _made(self, rollouts: Iterable[DoneRollout], make: Callable[[DoneRollout], list[bytes]]) -> Iterator[bytes]:
+        """The lines of those that no filter discards."""
         for done in rollouts:
             if discard_reason(
                 assistant_turns=done.assistant_turns,
@@ -118,9 +129,21 @@ class Views:
             ):
                 continue
             try:
-                yield row_line(done, self._settings.tools, schemas)
+                lines = make(done)
             except (ValueError, KeyError, MemoryError):  # torn, without its tool schemas, or of a size that it never had
                 self.damaged.add((done.position, done.sample_index))
+            else:
+                yield from lines
+
+    def _keeps(self, child: Record) -> bool:
+        """A sub-agent's conversation is filtered as any other."""
+        facts = summarize(child)
+        return not discard_reason(
+            assistant_turns=facts.assistant_turns,
+            reasoning_turns=facts.reasoning_turns,
+            has_unknown_tools=bool(facts.unknown_tools),
+            reasoning_filter=self._settings.reasoning_filter,
+        )
 
     def stale_batches(self, *, all_of_them: bool) -> list[int]:
         """Batches with done rollouts that have no file yet, or all of them."""
@@ -169,6 +192,17 @@ class Views:
             if left_out:
                 of_batch[left_out] += count
         return stats
+
+
+def _write_if_any(path: Path, lines: Iterator[bytes]) -> None:
+    """A file of the lines, none where there are none."""
+    first = next(lines, None)
+    if first is None:
+        path.unlink(missing_ok=True)
+        return
+    with replacing(path) as file:
+        file.write(first)
+        file.writelines(lines)
 
 
 def batch_path(folder: Path, batch_num: int) -> Path:

@@ -89,12 +89,18 @@ _KINDS = {
 }
 
 
+class _Parent(msgspec.Struct):
+    number: int
+
+
 class _RowName(msgspec.Struct):
     """What is read of a row."""
 
     prompt_index: int
     sample_index: int
     prompt: str = ""
+    parent: _Parent | None = None
+    """Of a sub-agent's row."""
 
 
 _decode = msgspec.json.Decoder(_RowName).decode
@@ -103,7 +109,7 @@ _decode = msgspec.json.Decoder(_RowName).decode
 def _identify(line: bytes) -> tuple[bytes, str]:
     """What tells the row from others, and how it is called. Raises `ValueError` for a line that is no row."""
     row = _decode(line)
-    name = f"{row.prompt_index}/{row.sample_index}"
+    name = f"{row.prompt_index}/{row.sample_index}" + (f"/{row.parent.number}" if row.parent else "")
     if row.prompt_index >= 0:
         return name.encode(), name
     return _digest(line), f"{name} {row.prompt[:PREVIEW]!r}"  # the dataset has no place for it: only its content tells it

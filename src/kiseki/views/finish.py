@@ -23,6 +23,7 @@ def finish_views(ledger: Ledger, views: Views, settings: ViewSettings, console: 
                 written(number)
     with counting_bar(console, "merging") as written:
         views.write_trajectories(written)
+    views.write_children()
     views.write_checkpoint()
     statistics = write_statistics(ledger, settings)
     mark_fresh(ledger)

@@ -7,13 +7,14 @@ always written as floats, free-form data as one JSON string.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from kiseki.ledger.types import DoneRollout
-from kiseki.trajectory.record import decode_record
+from kiseki.trajectory.record import decode_record, usage_of, with_children, with_inner
 from kiseki.trajectory.sharegpt import Turn, to_sharegpt
-from kiseki.trajectory.types import Prompt, Usage
+from kiseki.trajectory.types import Prompt, Record
 
 
 class ToolStats(msgspec.Struct):
@@ -39,11 +40,16 @@ class Metadata(msgspec.Struct, frozen=True):
     """Which of the run's configurations made it (`kiseki log` shows them); "" where it is not known."""
     seconds: float
     prompt_tokens: int
+    """The four of tokens and the cost are of all that the rollout did: its tools' model calls and its sub-agents' too."""
     completion_tokens: int
     reasoning_tokens: int
     cached_tokens: int
     cost: float
     """US dollars."""
+    children: int
+    """Sub-agents that it started; their rows are in `children.jsonl`, but of those that failed or that a filter discards."""
+    inner_tool_calls: int
+    """Tool calls that its tools made (`execute_code`); no part of the conversation nor of `tool_stats`."""
     sandbox: str
     """Backend that the tools ran in, "" when none was needed."""
     image: str
@@ -70,6 +76,25 @@ class Row(msgspec.Struct, frozen=True):
     tool_error_counts: dict[str, int]
 
 
+class Parent(msgspec.Struct, frozen=True):
+    """Where a sub-agent was started."""
+
+    prompt_index: int
+    sample_index: int
+    call_id: str
+    """Of the call, in the conversation that started it."""
+    number: int
+    """Among the rollout's sub-agents, from 1."""
+    depth: int
+    """1: the rollout itself started it."""
+
+
+class ChildRow(Row, frozen=True):
+    """Of `children.jsonl`: `prompt_index`, `sample_index` and `metadata.source` are those of its rollout."""
+
+    parent: Parent
+
+
 # JSON allows these line ends inside strings, but readers that split lines as Python's splitlines does would tear the row
 _LINE_ENDS = tuple((end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\u2028\u2029\u0085")
 _decode_prompt = msgspec.msgpack.Decoder(Prompt).decode
@@ -84,7 +109,34 @@ def row_line(done: DoneRollout, tools: tuple[str, ...], schemas: dict[str, str])
     `ValueError` when the record is damaged.
     """
     prompt = _decode_prompt(done.payload)
-    record = decode_record(done.record)
+    return _line(_row(done, prompt, prompt.text, decode_record(done.record), tools, schemas))
+
+
+def child_lines(
+    done: DoneRollout, tools: tuple[str, ...], schemas: dict[str, str], is_kept: Callable[[Record], bool]
+) -> list[bytes]:
+    """The same for its sub-agents, in the order in which they were started."""
+    prompt = _decode_prompt(done.payload)
+    rows = []
+    for record, call_id, depth in _children(decode_record(done.record)):
+        if record.outcome != "failed" and is_kept(record):
+            row = _row(done, prompt, record.messages[record.prompt_messages - 1].content, record, tools, schemas)
+            number = int(record.key.rpartition("/")[2])
+            parent = Parent(done.position, done.sample_index, call_id, number, depth)
+            rows.append(ChildRow(**{name: getattr(row, name) for name in row.__struct_fields__}, parent=parent))
+    return [_line(row) for row in sorted(rows, key=lambda row: row.parent.number)]
+
+
+def _children(record: Record, depth: int = 1) -> Iterator[tuple[Record, str, int]]:
+    """Each with the id of the call that started it, and its depth."""
+    for run in record.tool_runs:
+        for each in with_inner(run):
+            for child in each.children:
+                yield child, each.call_id, depth
+                yield from _children(child, depth + 1)
+
+
+def _row(done: DoneRollout, prompt: Prompt, text: str, record: Record, tools: tuple[str, ...], schemas: dict[str, str]) -> Row:
     stats = {name: ToolStats() for name in tools}
     for run in record.tool_runs:
         if run.name in stats:  # other names are what the unknown_tool filter is for
@@ -92,10 +144,10 @@ def row_line(done: DoneRollout, tools: tuple[str, ...], schemas: dict[str, str])
             of_tool.count += 1
             of_tool.success += run.ok
             of_tool.failure += not run.ok
-    usage = sum((call.usage for call in record.calls), Usage())
-    row = Row(
+    usage = usage_of(record)
+    return Row(
         prompt_index=done.position,
-        prompt=prompt.text,
+        prompt=text,
         sample_index=done.sample_index,
         conversations=_decode_turns(record.adopted_conversation)
         if record.adopted_conversation
@@ -116,19 +168,24 @@ def row_line(done: DoneRollout, tools: tuple[str, ...], schemas: dict[str, str])
             reasoning_tokens=usage.reasoning_tokens,
             cached_tokens=usage.cached_tokens,
             cost=float(usage.cost),
+            children=sum(1 for _ in with_children(record)) - 1,
+            inner_tool_calls=sum(1 for run in record.tool_runs for _ in with_inner(run)) - len(record.tool_runs),
             sandbox=record.sandbox.get("backend", ""),
             image=record.sandbox.get("image", ""),
             cwd=prompt.cwd,
             unavailable_toolsets=",".join(record.unavailable_toolsets),
             source=prompt.source,
         ),
-        completed=done.outcome == "completed",
-        partial=done.outcome == "partial",
+        completed=record.outcome == "completed",
+        partial=record.outcome == "partial",
         api_calls=len(record.calls),
         toolsets_used=record.toolsets,
         tool_stats=stats,
         tool_error_counts={name: of_tool.failure for name, of_tool in stats.items()},
     )
+
+
+def _line(row: Row) -> bytes:
     line: bytes = _encode(row)
     for end, escape in _LINE_ENDS:
         if end in line:

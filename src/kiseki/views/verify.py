@@ -19,11 +19,12 @@ from kiseki.errors import LedgerError, UsageError
 from kiseki.ledger.ledger import IS_UNDONE, WANTED, Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.ledger.words import LEDGER_NAME, in_words
-from kiseki.trajectory.record import decode_record
+from kiseki.trajectory.record import decode_record, with_children
 from kiseki.trajectory.types import Prompt
 from kiseki.views.bar import counting_bar
 from kiseki.views.build import (
     CHECKPOINT,
+    CHILDREN,
     TRAJECTORIES,
     Views,
     ViewSettings,
@@ -253,7 +254,7 @@ def _record_faults(ledger: Ledger, console: Console) -> Iterator[Fault]:
                 yield "records of another rollout", name
             if record.outcome != outcome:
                 yield "records with another outcome than the ledger", name
-            if record.tools_hash not in tools:
+            if any(each.tools_hash not in tools for each in with_children(record)):
                 yield "records whose tool schemas are not there", name
             if config not in configs:
                 yield "attempts whose configuration is not there", name
@@ -275,10 +276,21 @@ def _view_problems(ledger: Ledger, settings: ViewSettings, console: Console) -> 
             yield f"{TRAJECTORIES}: it is not there", ""
         elif not is_same(path, _counted(views.trajectory_lines(), done)):
             yield from _told_of(path, views.trajectory_lines())
+    yield from _child_problems(ledger.folder / CHILDREN, views)
     yield from _batch_problems(ledger.folder, views, console, all_of_them=True)
     yield from _summary_problems(ledger.folder / CHECKPOINT, views.checkpoint(), "last_updated")
     statistics = msgspec.to_builtins(make_statistics(ledger, settings))
     yield from _summary_problems(ledger.folder / STATISTICS, statistics, "completed_at")
+
+
+def _child_problems(path: Path, views: Views) -> Iterator[tuple[str, str]]:
+    if next(views.child_lines(), None) is None:
+        if path.exists():
+            yield f"{path.name}: no sub-agent of the run has a row", ""
+    elif not path.exists():
+        yield f"{path.name}: it is not there", ""
+    elif not is_same(path, views.child_lines()):
+        yield from _told_of(path, views.child_lines())
 
 
 def _batch_problems(folder: Path, views: Views, console: Console, *, all_of_them: bool) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ one rollout. Every call of the model replays its flow over the conversation: no 
     view.py       what the policy sees: tools offered (`Kit`), results, turns
     recognise.py  prompt → flow
     task.py       a task that a script solves, and the mistakes that its first version can have
-    flows.py, file_flows.py, tool_flows.py         how rollouts go
+    flows.py, file_flows.py, tool_flows.py, web_flows.py, browser_flows.py, helper_flows.py   how rollouts go
     numbers.py, sequences.py, texts.py, tables.py  families of tasks
     words.py      word problems          functions.py, bodies.py   "complete this function"
 """

@@ -6,10 +6,12 @@ import random
 import re
 from functools import lru_cache
 
+from kiseki.models.practice.browser_flows import acting_flow, browser_flow
 from kiseki.models.practice.conversions import conversion, dates
 from kiseki.models.practice.file_flows import file_flow
 from kiseki.models.practice.flows import solve
 from kiseki.models.practice.functions import complete_function, read_request
+from kiseki.models.practice.helper_flows import helper_flow
 from kiseki.models.practice.numbers import arithmetic, number_list
 from kiseki.models.practice.sequences import number_theory, sequence
 from kiseki.models.practice.tables import csv_table, json_document
@@ -17,6 +19,7 @@ from kiseki.models.practice.task import Task
 from kiseki.models.practice.texts import message, text_change, text_statistics
 from kiseki.models.practice.tool_flows import SCANNED, named_tool, other
 from kiseki.models.practice.view import Flow, Kit
+from kiseki.models.practice.web_flows import question_flow, read_flow, search_flow
 from kiseki.models.practice.words import word_problem
 
 _KANA = re.compile(r"[ぁ-ゖァ-ヺ]")
@@ -46,10 +49,14 @@ def choose_flow(prompt: str, kit: Kit, draw: random.Random) -> Flow:
         return complete_function(request, kit, draw, japanese)
     if len(prompt) > SCANNED:
         return other(prompt, kit, draw, japanese)
-    if "####" not in text and (flow := file_flow(text, kit, draw, japanese)):
-        return flow
+    if "####" not in text:
+        for family in (helper_flow, acting_flow, read_flow, browser_flow, search_flow, file_flow):
+            if flow := family(text, kit, draw, japanese):
+                return flow
     if task := _task(text):
         return solve(task, kit, draw, japanese)
+    if flow := question_flow(text, kit, draw, japanese):
+        return flow
     return other(prompt, kit, draw, japanese)
 
 

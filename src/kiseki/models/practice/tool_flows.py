@@ -33,14 +33,15 @@ def other(prompt: str, kit: Kit, draw: random.Random, japanese: bool) -> Flow:
     elif "todo" in kit.known:
         yield from _only_plan(prompt, japanese)
     else:
+        tools = "none of the tools that I was given helps with it" if kit.known or kit.others else "I was given no tools"
         text = (
             "I am Kiseki's practice model, a set of rules. I recognised no task in the request that I can do, "
-            "and I was given no tools, so I cannot do more than say so."
+            f"and {tools}, so I cannot do more than say so."
         )
         words = ", ".join(keywords(prompt)[:4])
         if words:
             text += f" It seems to be about: {words}."
-        yield Turn("This fits none of the tasks that I know, and there are no tools to try.", text=_bilingual(text, japanese))
+        yield Turn("This fits none of the tasks that I know, and there is no tool to try.", text=_bilingual(text, japanese))
 
 
 def keywords(prompt: str) -> list[str]:

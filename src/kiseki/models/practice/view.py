@@ -125,10 +125,25 @@ _NEEDS = {
     "search_files": ("pattern",),
     "todo": ("todos",),
     "execute_code": ("code",),
+    "web_search": ("query", "limit"),
+    "web_extract": ("urls",),
+    "browser_navigate": ("url",),
+    "browser_snapshot": (),
+    "browser_type": ("ref", "text"),
+    "browser_click": ("ref",),
+    "image_generate": ("prompt", "aspect_ratio"),
+    "vision_analyze": ("image_url", "question"),
+    "delegate_task": ("goal", "tasks"),
+    "memory": ("action", "target", "content"),
+    "skills_list": (),
+    "skill_view": ("name",),
 }
 """The tools that the policy knows, and the parameters that make it believe that they are those tools."""
-ASIDE = ("process", "delegate_task", "memory", "clarify")
-"""Known by name and left alone: of no use to these tasks, or, sub-agents, a rollout of their own."""
+ASIDE = (
+    *("process", "clarify", "browser_scroll", "browser_back", "browser_press", "browser_get_images", "browser_vision"),
+    *("browser_console", "delegate_task", "memory"),
+)
+"""Known by name and left alone: of no use to these tasks, or not the tools that they are taken for."""
 
 
 class Kit:
@@ -145,7 +160,7 @@ class Kit:
                 if key and not self.shell:
                     self.shell, self._command = tool.name, key
                     continue
-            elif needs := _NEEDS.get(tool.name):
+            elif (needs := _NEEDS.get(tool.name)) is not None:
                 parameters = read_parameters(tool)
                 if set(parameters.required) <= set(needs) <= set(parameters.properties) or (
                     tool.name in ("patch", "search_files", "todo") and set(needs) <= set(parameters.properties)

@@ -107,6 +107,7 @@ class EngineStream(Stream):
         if not waiting:
             self._send()
             if self._unsent:
+                self.sent.clear()
                 self._loop.add_writer(self._socket, self._continue)
 
     def pause(self) -> None:
@@ -125,6 +126,7 @@ class EngineStream(Stream):
                 self._stop_reading()
                 self._loop.remove_writer(self._socket)
             self._unsent.clear()
+            self.sent.set()
             self._connection.close()
             self.ended(TORN)
 
@@ -180,6 +182,7 @@ class EngineStream(Stream):
     def _continue(self) -> None:
         self._send()
         if not self._unsent:
+            self.sent.set()
             self._loop.remove_writer(self._socket)
 
     def _stop_reading(self) -> None:

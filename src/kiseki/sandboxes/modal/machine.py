@@ -129,6 +129,7 @@ class ModalStream(Stream):
 
     def write(self, data: bytes) -> None:
         self._input += data
+        self.sent.clear()
         self._more.set()
 
     def pause(self) -> None:
@@ -141,6 +142,7 @@ class ModalStream(Stream):
         for task in self._tasks:
             task.cancel()
         self._input.clear()
+        self.sent.set()
 
     async def _run(self) -> None:
         exiting = asyncio.ensure_future(self._exit())
@@ -203,3 +205,4 @@ class ModalStream(Stream):
                     del self._input[:SEND_BYTES]
                     self._process.stdin.write(part)
                     await self._process.stdin.drain.aio()
+                self.sent.set()

@@ -117,10 +117,10 @@ class SSHStream(Stream):
         self._exited(128 + number)
 
     def pause_writing(self) -> None:
-        """What is written waits in the channel: a command line, or a file that is written as a whole."""
+        self.sent.clear()
 
     def resume_writing(self) -> None:
-        """See above."""
+        self.sent.set()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The channel is closed on both sides, all that came has been handed on; with an error, the connection went with it."""

@@ -90,9 +90,9 @@ kiseki_below $roots
 {_RUNNING}"""
 
 
-def of_program(runner: int, token: str) -> str:
-    """A runner, all below it, and what has `token` in its environment."""
-    return f"""roots={runner}
+def of_program(runner: int | None, token: str) -> str:
+    """A runner, where it still runs, all below it, and what has `token` in its environment."""
+    return f"""roots={runner or ""}
 for p in $all; do kiseki_marked $p {token} && roots="$roots $p"; done
 kiseki_below $roots
 {_RUNNING}"""

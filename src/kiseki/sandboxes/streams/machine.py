@@ -25,6 +25,9 @@ class Stream(ABC):
     def __init__(self) -> None:
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The exit status, once everything that the program wrote has been handed on."""
+        self.sent = asyncio.Event()
+        """Set while nothing of what was written waits for room; the backend's to clear and to set."""
+        self.sent.set()
         self._take: Callable[[bytes], None] | None = None
         self._held = bytearray()
 

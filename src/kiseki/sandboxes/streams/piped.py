@@ -48,6 +48,7 @@ class PipedStream(Stream):
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             pipe.close()
         self._writer = Writer(self._stdin)
+        self.sent = self._writer.sent
         self.words = b""
         """What it has said on stderr, the beginning."""
         self._spoke = False

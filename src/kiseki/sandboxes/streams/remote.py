@@ -1,8 +1,9 @@
 """A sandbox of a machine that is reached by streams of bytes alone (see machine.py), with no more than `sh` inside.
 
 One stream is the session's shell. Others, opened when they are needed and kept, are runners: shells that run one script at a
-time, for `Sandbox.run`, for files, and to kill what a command left; programs with much input get a stream of their own. Nothing
-is known of the machine's processes from outside, so they are found and killed from inside, by a script (hunt.py).
+time, for `Sandbox.run`, for files, and to kill what a command left; programs that are spoken to, or have much input, get a stream
+of their own. Nothing is known of the machine's processes from outside, so they are found and killed from inside, by a script
+(hunt.py).
 
 What a program leaves in the background should let go of its stdout: it would stand in a later program's output.
 """
@@ -10,7 +11,6 @@ What a program leaves in the background should let go of its stdout: it would st
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import shlex
 import time
@@ -19,12 +19,14 @@ from typing import Any
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN
-from kiseki.sandboxes.programs import SESSION, Program
+from kiseki.sandboxes.programs import Program
 from kiseki.sandboxes.python import PYTHON_VARIABLES
 from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
 from kiseki.sandboxes.streams import hunt
 from kiseki.sandboxes.streams.jobs import Job, NoAnswerError, ask
 from kiseki.sandboxes.streams.machine import Machine, Stream
+from kiseki.sandboxes.streams.remote_program import RemoteProgram
+from kiseki.sandboxes.streams.shells import BECOME, BOOT, CLOCK, FIND_BASH, HELLO, HOME, NO_PROCESS, Shell
 
 OPEN_TIMEOUT = 60.0
 """Seconds for a shell in a running machine to be started, and as many to say that it is there."""
@@ -38,17 +40,6 @@ IDLE_RUNNERS = 2
 """Runners that are kept for later."""
 TICKS_PER_SECOND = 100
 """Of process start times in /proc: the same on every Linux, as far as programs are told."""
-
-_BOOT = 'IFS= read -r kiseki; eval "$kiseki"'
-"""Silent until it is spoken to, and takes not a byte more than its line: what comes after it is for the shell that it becomes."""
-_HOME = ': "${HOME:=/}"; mkdir -p "$HOME" 2>/dev/null; cd "$HOME" 2>/dev/null || { HOME=/tmp; cd /tmp; }; export HOME'
-_FIND_BASH = "kiseki_shell=sh; command -v bash >/dev/null 2>&1 && bash -c : 2>/dev/null </dev/null && kiseki_shell=bash"
-_BECOME = f"[ $kiseki_shell = sh ] || exec {shlex.join(SESSION['bash'])}; exec {shlex.join(SESSION['sh'])}"
-_HELLO = r"""printf '\036%s%s:%s:%s\000' @nonce@ "$$" "${kiseki_shell-}" "$HOME" """
-_CLOCK = r"""sh -c 'IFS= read -r stat </proc/$$/stat; printf "\036%s%s\000" @nonce@ "$stat"' </dev/null"""
-"""The line of a new process in the process table, which says when it was started. /proc/uptime may be another clock, in LXC."""
-_NO_PROCESS = re.compile("unable to start container process|temporarily unavailable|can't fork|cannot fork|cannot allocate", re.I)
-"""In what engines say where a machine runs and has no process to spare; the first one is runc's, whatever the cause."""
 
 
 async def open_remote(
@@ -78,17 +69,6 @@ Exceeded = Callable[[str], Awaitable[None]]
 """Ends all that runs in a sandbox, and tells the model why, in these words. Raises SandboxError."""
 
 
-class _Shell:
-    """A shell in the machine, and its process number there."""
-
-    def __init__(self, stream: Stream, said: str) -> None:
-        pid, self.kind, self.home = said.split(":", 2)
-        self.stream = stream
-        self.kept = False
-        """It has done a job before, and may have died since without our knowing."""
-        self.pid = int(pid)
-
-
 class RemoteSupervisor:
     """The `Supervisor` (see programs.py) of a machine."""
 
@@ -98,9 +78,10 @@ class RemoteSupervisor:
         self.dead = ""
         self._machine = machine
         self._loop = asyncio.get_running_loop()
-        self._sessions: dict[Stream, _Shell] = {}
-        self._idle: list[_Shell] = []
-        self._busy: set[_Shell] = set()
+        self._sessions: dict[Stream, Shell] = {}
+        self._idle: list[Shell] = []
+        self._busy: set[Shell] = set()
+        self._programs: dict[RemoteProgram, Shell] = {}
         self._kills: set[asyncio.Task[None]] = set()  # under way
         self._gate = asyncio.Lock()  # no shell is opened while a hunt might take it for what it looks for
         self._died: asyncio.Future[None] = self._loop.create_future()
@@ -115,9 +96,7 @@ class RemoteSupervisor:
     async def open_session(self) -> Program | None:
         await self._settled()
         try:
-            session = await self._open_shell(
-                ["sh", "-c", _BOOT], f"exec 2>&1; {self._prelude()}; {_FIND_BASH}; {_HELLO}; {_BECOME}"
-            )
+            session = await self._open_shell(["sh", "-c", BOOT], f"exec 2>&1; {self._prelude()}; {FIND_BASH}; {HELLO}; {BECOME}")
             if not self._clock:
                 await self._set_clock(session.stream)
         except NoAnswerError as error:
@@ -131,7 +110,7 @@ class RemoteSupervisor:
 
     async def _set_clock(self, stream: Stream) -> None:
         asked = time.monotonic()
-        fields = (await ask(stream, _CLOCK, OPEN_TIMEOUT, self._died)).rpartition(")")[2].split()
+        fields = (await ask(stream, CLOCK, OPEN_TIMEOUT, self._died)).rpartition(")")[2].split()
         answered = time.monotonic()
         started = int(fields[19]) / TICKS_PER_SECOND if len(fields) > 19 and fields[19].isdigit() else 0.0
         self._clock, self._doubt = started - answered, answered - asked
@@ -236,24 +215,51 @@ class RemoteSupervisor:
             return KILLED, bytes(job.output), False
         return (KILLED if job.status is None else job.status), bytes(job.output[:max_output]), job.full
 
-    async def _runner(self) -> _Shell:
+    async def open_program(self, script: str) -> Program | None:
+        if self.dead:
+            raise SandboxError(self.dead)
+        program = RemoteProgram(script)
+        try:
+            runner = await self._open_shell(["sh", "-c", f"{self._given_line()}\n{program.script}"], HELLO)
+        except NoAnswerError:
+            await self.check()
+            return None
+        program.stream = runner.stream
+        program.write(b"\n")
+        self._busy.add(runner)
+        self._programs[program] = runner
+        return program
+
+    async def end_program(self, program: Program) -> None:
+        assert isinstance(program, RemoteProgram)
+        runner = self._programs.pop(program)
+        self._busy.discard(runner)
+        gone = runner.stream.exited.done()
+        if not self.dead:
+            killing = self._later(self._hunt("", lambda: hunt.of_program(None if gone else runner.pid, program.token)))
+            await asyncio.wait([killing])
+        runner.stream.close()
+        program.end(KILLED)
+
+    async def _runner(self) -> Shell:
         while self._idle:
             runner = self._idle.pop()
             if not runner.stream.exited.done():
                 return runner
             runner.stream.close()
-        return await self._open_shell(["sh", "-c", _BOOT], f"exec 2>/dev/null; {self._prelude()}; {_HELLO}; exec sh")
+        return await self._open_shell(["sh", "-c", BOOT], f"exec 2>/dev/null; {self._prelude()}; {HELLO}; exec sh")
 
-    async def _open_alone(self, job: Job, size: int) -> _Shell:
+    async def _open_alone(self, job: Job, size: int) -> Shell:
         """A stream for one job, whose input of `size` bytes follows."""
         # Input that the script leaves is read too: Podman drops the last of the output when a program ends before its input.
-        script = (
-            f'IFS= read -r kiseki\nexec 2>/dev/null; {self._prelude()}; eval "$kiseki"\n'
-            f"head -c {size} | {job.script}\n{job.mark}\nexec cat >/dev/null"
-        )
-        return await self._open_shell(["sh", "-c", script], _HELLO)
+        script = f"{self._given_line()}\nhead -c {size} | {job.script}\n{job.mark}\nexec cat >/dev/null"
+        return await self._open_shell(["sh", "-c", script], HELLO)
 
-    async def _end_program(self, runner: _Shell, token: str) -> None:
+    def _given_line(self) -> str:
+        """The start of a script that has the rest of its input for itself: it does what the first line says."""
+        return f'IFS= read -r kiseki || exit\nexec 2>/dev/null; {self._prelude()}; eval "$kiseki"'
+
+    async def _end_program(self, runner: Shell, token: str) -> None:
         """Kill a runner with all that its script started."""
         await self._hunt("", lambda: hunt.of_program(runner.pid, token))
         runner.stream.close()
@@ -272,7 +278,7 @@ class RemoteSupervisor:
         async with self._gate:
             await self._hunt_with(runner, Job(f"{first}{hunt.script(find()) if find else ':'}", 0))
 
-    async def _hunt_with(self, runner: _Shell, job: Job) -> None:
+    async def _hunt_with(self, runner: Shell, job: Job) -> None:
         try:
             job.follow(runner.stream)
             runner.stream.write(job.text(b""))
@@ -298,10 +304,11 @@ class RemoteSupervisor:
             await self.check()
             raise SandboxError(f"the sandbox takes no more commands: {why}")
 
-    def _later(self, kill: Coroutine[Any, Any, None]) -> None:
+    def _later(self, kill: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(kill)
         self._kills.add(task)
         task.add_done_callback(self._killed)
+        return task
 
     def _killed(self, task: asyncio.Task[None]) -> None:
         self._kills.discard(task)
@@ -334,8 +341,8 @@ class RemoteSupervisor:
             self.dead = reason
         if not self._died.done():
             self._died.set_result(None)
-        for session in self._sessions:
-            session.ended(KILLED)
+        for each in (*self._sessions, *(runner.stream for runner in self._programs.values())):
+            each.ended(KILLED)
 
     async def remove(self) -> None:
         for task in self._kills:
@@ -352,10 +359,10 @@ class RemoteSupervisor:
     def _prelude(self) -> str:
         variables = {"TERM": "dumb", **PYTHON_VARIABLES, **self._machine.environment}
         exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in variables.items())
-        return f"{exports}{_HOME}"
+        return f"{exports}{HOME}"
 
-    async def _open_shell(self, argv: list[str], line: str) -> _Shell:
-        """A program that waits for a line and, told so by `_HELLO` in it, greets.
+    async def _open_shell(self, argv: list[str], line: str) -> Shell:
+        """A program that waits for a line and, told so by `HELLO` in it, greets.
 
         Raises `NoAnswerError` where the machine runs and has no process to spare, SandboxError otherwise.
         """
@@ -368,13 +375,13 @@ class RemoteSupervisor:
                 raise SandboxError(f"no program was started in the sandbox within {OPEN_TIMEOUT:g} s") from error
             except SandboxError as error:
                 await self.check()
-                if _NO_PROCESS.search(str(error)):
+                if NO_PROCESS.search(str(error)):
                     raise NoAnswerError(str(error)) from error
                 raise
             said = ""
             try:
                 said = await ask(stream, line, OPEN_TIMEOUT, self._died)
-                return _Shell(stream, said)
+                return Shell(stream, said)
             except ValueError:
                 raise NoAnswerError("it does not say that it is there") from None
             finally:
