@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support import FAST, kiseki, write_dataset
 from tools.rollouts import Ask, play
 
 from kiseki.errors import SandboxError
@@ -100,3 +101,19 @@ def test_the_archive_holds_nothing_of_the_host(folder: Path, tmp_path: Path) -> 
         assert {(each.uid, each.gid, each.uname, each.gname, each.mtime) for each in archive} == {
             (0, 0, "", "", seeding.MODIFIED)
         }
+
+
+def test_a_resume_with_other_files_is_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("memory", "skills")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.md").write_text(str(number))
+    (tmp_path / "d.yaml").write_text("memory: 100\nskills: 100\n")
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "p"}])
+    flags = ("batch", "--dataset_file=p.jsonl", "--run_name=r", "--batch_size=1", "--distribution=d.yaml", *FAST)
+    model = ("--model=builtin/practice", "--sandbox=local", "--resume")
+    kiseki(*flags, *model, "--memory_dir=memory", "--skills_dir=skills", cwd=tmp_path)
+    (tmp_path / "memory").rename(tmp_path / "moved")
+    kiseki(*flags, *model, "--memory_dir=moved", "--skills_dir=skills", cwd=tmp_path)
+    (tmp_path / "skills" / "a.md").write_text("changed")
+    done = kiseki(*flags, *model, "--memory_dir=moved", "--skills_dir=skills", cwd=tmp_path, status=2)
+    assert "r was begun with other settings (tool_settings: skills_dir " in done.stderr and "memory_dir" not in done.stderr

@@ -106,6 +106,19 @@ def test_what_a_skill_holds_is_nobody_elses(tmp_path: Path) -> None:
     play(["skills"], ToolSettings(skills_dir=str(tmp_path)), scenario)
 
 
+def test_front_matter_that_repeats_itself_is_not_unfolded(tmp_path: Path) -> None:
+    """With merges and aliases a few hundred bytes would take minutes to read."""
+    levels = "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
+    (tmp_path / "bomb").mkdir()
+    (tmp_path / "bomb/SKILL.md").write_text(f"---\nname: boom\ndescription: a bomb\na0: &a0 {{x: 1}}\n{levels}---\nText.\n")
+
+    async def scenario(ask: Ask, context: ToolContext) -> None:
+        (skill,) = (await ask("skills_list"))["skills"]
+        assert (skill["name"], skill["description"]) == ("boom", "a bomb")
+
+    play(("skills",), ToolSettings(skills_dir=str(tmp_path)), scenario)
+
+
 def test_many_are_listed_in_part(tmp_path: Path) -> None:
     for number in range(MAX_LISTED + 1):
         skill(tmp_path, f"s{number:03}", f"Skill {number}\n")

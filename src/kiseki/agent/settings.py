@@ -10,6 +10,7 @@ import msgspec
 
 from kiseki.models.endpoints import ModelSettings
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.tools.mcp.given import secrets_given
 from kiseki.tools.redact import Secrets, secrets_of
 from kiseki.tools.registry import Tool
 from kiseki.tools.settings import ToolSettings
@@ -78,21 +79,7 @@ class ToolsOfRollout:
 
 def secrets_of_run(settings: RolloutSettings) -> Secrets:
     """The run's own: the model's key, what this process has in its environment, and what MCP servers are given."""
-    given = {
-        f"{number}_{name}": value for number, each in enumerate(settings.tools.mcp_servers) for name, value in each.env.items()
-    }
-    headers = {
-        f"{number}_{name}_KEY": word  # whatever its name, "Bearer" is not the secret part
-        for number, each in enumerate(settings.tools.mcp_servers)
-        for name, value in each.headers.items()
-        for word in value.split()
-    }
-    expanded = {
-        f"{number}_{at}_KEY": value
-        for number, each in enumerate(settings.tools.mcp_servers)
-        for at, value in enumerate(each.secrets)
-    }
-    return secrets_of(settings.model.api_key, {**os.environ, **given, **headers, **expanded})
+    return secrets_of(settings.model.api_key, {**os.environ, **secrets_given(settings.tools.mcp_servers)})
 
 
 def tools_json(tools: Iterable[Tool]) -> str:

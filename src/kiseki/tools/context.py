@@ -87,8 +87,8 @@ class ToolContext:
         self.allowance = allowance
         self.state: dict[str, Any] = {}
         """Per conversation: a sub-agent has its own. A tool keeps its things under its own name (the todo list, a browser)."""
-        self.sandbox_state: dict[str, Any] = {}
-        """The same for what has to do with the sandbox, which sub-agents share: names given out, locks of its files."""
+        self.rollout_state: dict[str, Any] = {}
+        """The same for what sub-agents share, as they do the sandbox: names of files given out, locks of them, servers."""
         self.call_id = ""
         """Of the call that is under way."""
         self.notes: dict[str, CallNotes] = {}
@@ -102,6 +102,7 @@ class ToolContext:
         self.delegate: Callable[[ToolContext, SubTask], Awaitable[Record]] | None = None
         """Runs a sub-agent to its end; None where none can be had (too deep, or no rollout)."""
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._closers_of_rollout = self._closers
 
     @property
     def sandbox(self) -> Sandbox:
@@ -123,7 +124,8 @@ class ToolContext:
         """Another conversation's in the same rollout: same sandbox, services and money; its own state, notes and tools. It is
         closed with this one at the latest."""
         other = ToolContext(self._sandbox, self.services, self.rollout, on_hold=self.on_hold, allowance=self.allowance)
-        other.sandbox_state = self.sandbox_state
+        other.rollout_state = self.rollout_state
+        other._closers_of_rollout = self._closers_of_rollout
         self.on_close(other.close)
         return other
 
@@ -132,13 +134,17 @@ class ToolContext:
         return self.notes.setdefault(self.call_id, CallNotes())
 
     def pay(self, usage: Usage) -> None:
-        """For a tool that has asked an endpoint of its own: count what that took, in the row and in what the rollout may spend."""
+        """For a tool that asks an endpoint of its own: count what that took, in the row and in what the rollout may spend."""
         self.note().usage += usage
         self.allowance.spend(usage.cost)
 
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
-        """Have `closer` called when the rollout ends, before its sandbox closes; the last one added first."""
+        """Have `closer` called when the conversation ends, before the sandbox closes; the last one added first."""
         self._closers.append(closer)
+
+    def on_rollout_close(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """The same at the end of the whole rollout, also when a sub-agent asks for it."""
+        self._closers_of_rollout.append(closer)
 
     async def close(self) -> None:
         """Call the closers, `CLOSE_SECONDS` at most. Never raises what they raise; what takes longer goes on by itself."""

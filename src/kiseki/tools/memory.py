@@ -50,7 +50,7 @@ async def memory(
         content: For add and replace: the entry's whole text.
         old_text: For replace and remove: a piece of text that only the entry in question contains.
     """
-    lock: asyncio.Lock = context.sandbox_state.setdefault("memory", asyncio.Lock())
+    lock: asyncio.Lock = context.rollout_state.setdefault("memory", asyncio.Lock())
     async with lock:  # calls of one turn run side by side, and each writes the whole file
         path, is_there = await _locate(context, FILES[target])
         entries = await _read(context, path) if is_there else []

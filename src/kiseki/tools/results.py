@@ -160,7 +160,7 @@ async def save_file(context: ToolContext | None, data: bytes, name: str, ending:
         raise ToolError(f"the file has {len(data):,} bytes, more than {MAX_FILE_BYTES:,}")
     if context is None or not context.has_sandbox:
         return ""
-    files: dict[str, Any] = context.sandbox_state.setdefault("artifacts", {"count": 0})
+    files: dict[str, Any] = context.rollout_state.setdefault("artifacts", {"count": 0})
     if "home" not in files:
         _, home = await context.sandbox.run(["sh", "-c", 'printf %s "$HOME"'], timeout=20.0)
         files["home"] = home.decode("utf-8", "replace")

@@ -37,6 +37,7 @@ class Seeds:
         try:
             return await asyncio.shield(self._packed[folder])
         except (OSError, UsageError) as error:
+            self._packed.pop(folder, None)  # the next rollout may find it readable again
             raise SandboxError(f"{folder} cannot be copied into sandboxes: {error}") from error
 
     async def close(self) -> None:

@@ -184,6 +184,10 @@ async def _ask(context: ToolContext, argv: list[str]) -> bytes:
     return output
 
 
+_REPEATS = re.compile(r"(?:^|[\s\[{,:-])[&*][^\s&*]|<<")
+"""An anchor, an alias or a merge: a few hundred bytes of them can take minutes to read."""
+
+
 @functools.lru_cache(1024)  # all rollouts of a worker begin with the same ones
 def _skill(file: str, head: str) -> Skill:
     path = posixpath.normpath(posixpath.dirname(file))
@@ -201,7 +205,7 @@ def _front_matter(text: str) -> tuple[dict[str, str], str]:
         return {}, text
     front, body = found.groups()
     try:
-        values = yaml.safe_load(front)
+        values = None if _REPEATS.search(front) else yaml.safe_load(front)
     except Exception:  # whatever it stumbles over, it is only what a list shows
         values = None
     if not isinstance(values, dict):  # often it is only a colon in the description

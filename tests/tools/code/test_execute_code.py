@@ -259,6 +259,14 @@ def test_however_a_program_ends(play: Play) -> None:
             assert answer["exit_code"] == status, (code, answer)
             assert output is None or sorted(answer["output"]) == sorted(output), (code, answer)
         assert "ended what ran it" in await box.error("execute_code", code="import os; os.kill(os.getppid(), 9)")
+        junk = "import os, time\nos.write(os.open(f'/proc/{os.getppid()}/fd/0', os.O_RDWR), b'\\xff\\n' * 99)\ntime.sleep(9)"
+        if (await box.sh("readlink /proc/self/fd/0")).startswith("pipe:"):
+            assert "ended what ran it" in await box.error("execute_code", code=junk)
+        lost = (
+            "import os, shutil\nshutil.rmtree(os.path.dirname(__file__))\ntry: todo()\nexcept ToolFailed as error: print(error)"
+        )
+        assert (await run(box, lost))["output"] == "there is nobody to call tools any more: No such file or directory\n"
+        assert "from 'kiseki_tools' (kiseki_tools.py)\n" in (await run(box, "from kiseki_tools import no"))["output"]
         assert (await run(box, "print(1)"))["output"] == "1\n"
 
     play(scenario)

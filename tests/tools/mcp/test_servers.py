@@ -36,6 +36,19 @@ def starts(log: Path) -> int:
     return log.read_text().count("start\n")
 
 
+def test_a_server_of_a_rollout_is_that_of_its_sub_agents(play: Play, tmp_path: Path) -> None:
+    play.find(odd=odd(tmp_path / "log", scope="rollout"))
+
+    async def scenario(rollout: Rollout) -> None:
+        own, rollout.context = rollout.context, rollout.context.for_sub_agent()
+        assert await rollout("mcp_odd_count") == "1"
+        await rollout.context.close()
+        rollout.context = own
+        assert await rollout("mcp_odd_count") == "2"
+
+    play(scenario)
+
+
 def test_a_server_is_started_once_for_all_rollouts_of_a_worker(play: Play, tmp_path: Path) -> None:
     log = tmp_path / "log"
     play.find(odd=odd(log))

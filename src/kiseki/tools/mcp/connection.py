@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiseki import __version__
 from kiseki.errors import SandboxError, ToolError
 from kiseki.sandboxes.base import Channel
+from kiseki.tools.mcp.given import secrets_given
 from kiseki.tools.mcp.programs import TAIL_BYTES, HostProgram
 from kiseki.tools.mcp.transport import over_channel, over_http
 from kiseki.tools.redact import redact, secrets_of
@@ -167,9 +168,7 @@ def is_legacy(client: Client) -> bool:
 
 def say(server: McpServer, words: str, limit: int = MAX_WORDS) -> str:
     """What is told about a server, in one line, without any of its secrets."""
-    given = [*server.env.values(), *server.secrets, *(word for each in server.headers.values() for word in each.split())]
-    secrets = secrets_of("", {f"{number}_KEY": value for number, value in enumerate(given)})
-    return printable(redact(clean_text(words), secrets)[0], limit)
+    return printable(redact(clean_text(words), secrets_of("", secrets_given([server])))[0], limit)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -156,11 +156,10 @@ def server_of(context: ToolContext, server: McpServer) -> Server:
     """The one whose `scope` this rollout is in."""
     if server.scope == "worker":
         return context.services.get(McpServers).get(server)
-    if STATE not in context.state:
-        own: dict[str, Server] = {}
-        context.state[STATE] = own
-        context.on_close(partial(_close_all, own))
-    own = context.state[STATE]
+    if STATE not in context.rollout_state:
+        context.rollout_state[STATE] = {}
+        context.on_rollout_close(partial(_close_all, context.rollout_state[STATE]))
+    own: dict[str, Server] = context.rollout_state[STATE]
     if server.name not in own:
         in_sandbox = partial(start_in_sandbox, server, context.sandbox) if server.scope == "sandbox" else None
         own[server.name] = Server(server, None if server.url else in_sandbox or partial(start_program, server))

@@ -64,14 +64,15 @@ def call_tool(name: str, arguments: "dict[str, _Any]") -> _Any:
 
 def _connect() -> _socket.socket:
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    folder = _os.open(str(_FOLDER), _os.O_RDONLY)  # a socket's path may have 107 bytes, and the temporary folder's may have more
     try:
-        line.connect(f"/proc/self/fd/{folder}/line")
+        folder = _os.open(str(_FOLDER), _os.O_RDONLY)  # a socket's path may have 107 bytes, the temporary folder's more
+        try:
+            line.connect(f"/proc/self/fd/{folder}/line")
+        finally:
+            _os.close(folder)
     except OSError as error:
         line.close()
-        raise ToolFailed(f"there is nobody to call tools any more: {error}") from None
-    finally:
-        _os.close(folder)
+        raise ToolFailed(f"there is nobody to call tools any more: {error.strerror}") from None
     return line
 
 
@@ -141,7 +142,7 @@ def _show(kind: "type[BaseException]", error: BaseException, trace: _Any) -> Non
         each = left.pop()
         each.stack[:] = [frame for frame in each.stack if frame.filename not in (__file__, "<string>")]
         left += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-    _sys.stderr.write("".join(told.format()))
+    _sys.stderr.write("".join(told.format()).replace(f"{_FOLDER}{_os.sep}", ""))  # another folder each time
 
 
 if __name__ == "kiseki_tools":

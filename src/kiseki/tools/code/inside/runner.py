@@ -75,6 +75,7 @@ class Runner:
         self.callers = {}  # type: dict[int, Caller]
         self.calls = 0
         self.host_is_there = True
+        self.started = False
 
     def run(self) -> "dict[str, Any]":
         """How the program ended."""
@@ -132,6 +133,7 @@ class Runner:
             start_new_session=True,
         )
         os.close(writing)
+        self.started = True
         return child, reading
 
     def kill(self) -> None:
@@ -254,8 +256,13 @@ def main() -> None:
         data += more
     setup, _, early = bytes(data).partition(b"\n")
     folder = tempfile.mkdtemp(prefix=".code.")
+    runner = Runner(json.loads(setup.decode()), folder, early)
     try:
-        end = Runner(json.loads(setup.decode()), folder, early).run()
+        end = runner.run()
+    except Exception:
+        if runner.started:  # The program has broken something here, and the host finds that there is no word of an end.
+            return
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     send(end)  # The last thing: the host kills what is left.
