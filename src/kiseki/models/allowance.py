@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from kiseki.errors import PromptBudgetSpent
 
@@ -27,33 +26,35 @@ class Allowance:
     def spend(self, dollars: float) -> None:
         self._spent += dollars
 
-    @contextmanager
-    def holding(self) -> Iterator[Hold]:
+    def holding(self) -> Hold:
         """A block in which something is held back for what it may cost; what it did cost it says by `spend`."""
-        hold = Hold(self)
-        try:
-            yield hold
-        finally:
-            self._held -= hold.dollars
+        return Hold(self)
 
-    def hold(self, hold: Hold, dollars: float, what: str) -> None:
-        left = self.left()
-        if left is not None and dollars > left + hold.dollars:
-            left = max(left + hold.dollars, 0.0)
-            raise PromptBudgetSpent(f"{what} may cost ${dollars:.4f}, and ${left:.4f} are left for it")
-        self._held += dollars - hold.dollars
-        hold.dollars = dollars
+    def hold(self, dollars: float) -> None:
+        self._held += dollars
 
 
 class Hold:
-    """What one of them holds back at the moment."""
+    """What one of those under way holds back at the moment; at the end of its block nothing any more."""
 
-    __slots__ = ("_allowance", "dollars")
+    __slots__ = ("_allowance", "_dollars")
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
-        self.dollars = 0.0
+        self._dollars = 0.0
 
     def set(self, dollars: float, what: str = "the next call") -> None:
         """Hold back so much instead. Raises `PromptBudgetSpent` where that is more than what is left."""
-        self._allowance.hold(self, dollars, what)
+        left = self._allowance.left()
+        if left is not None and dollars > left + self._dollars:
+            left = max(left + self._dollars, 0.0)
+            raise PromptBudgetSpent(f"{what} may cost ${dollars:.4f}, and ${left:.4f} are left for it")
+        self._allowance.hold(dollars - self._dollars)
+        self._dollars = dollars
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._allowance.hold(-self._dollars)
+        self._dollars = 0.0

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from aiohttp import web
 from support import environment
-from tools.browser.playing import Browsing, Site, Tab, Worker, open_site, worker
+from tools.browser.playing import Browsing, Site, Tab, Worker, html, open_site, worker
 
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import folders, owners, processes
-from kiseki.tools.browser import chromium, memory
+from kiseki.tools.browser import chromium, memory, session
 
 WORKER = """
 import asyncio, os, sys
@@ -171,6 +172,34 @@ def test_contexts_are_bounded_by_memory(browse: Browsing, monkeypatch: pytest.Mo
             await third.open("/")
 
     browse(scenario, home="<title>Home</title>")
+
+
+def test_calls_take_turns_and_no_rollout_pays_for_the_wait(browse: Browsing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "NAVIGATION_SECONDS", 5.0)
+    held = Held()
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        asked.set()
+        await over.wait()
+        return html("<title>Slow</title>")
+
+    async def scenario(first: Tab, site: Site) -> None:
+        browsers = browse.worker.services.get(chromium.Browsers)
+        monkeypatch.setattr(browsers, "turns", asyncio.Semaphore(1))
+        async with browse.worker.rollout("b") as second:
+            second.context.on_hold = held
+            loads = asyncio.ensure_future(first.open("/slow"))
+            await asked.wait()
+            waits = asyncio.ensure_future(second.open("/"))
+            while not held.now:
+                await asyncio.sleep(0.01)
+            over.set()
+            assert (await loads)["title"] == "Slow"
+            assert (await waits)["title"] == "Home"
+            assert held.now == 0
+
+    browse(scenario, home="<title>Home</title>", slow=slow)
 
 
 def test_nothing_survives_a_killed_worker(browser: None) -> None:

@@ -134,6 +134,7 @@ def bomb() -> bytes:
         (b"plain text", "a file of another kind"),
         (picture("JPEG", (640, 480))[:700], "the JPEG image is torn or broken"),
         (picture("PNG")[:60], "the PNG image is torn or broken"),
+        (picture("PNG")[:30], "the PNG image is torn or broken: cannot identify image file"),
         (picture("TIFF")[:40], "the TIFF image is torn or broken"),
         (bomb(), "40,000 x 40,000 pixels"),
     ],

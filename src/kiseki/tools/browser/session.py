@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kiseki.errors import ToolError
-from kiseki.tools.browser.chromium import Browsers, Lease
+from kiseki.tools.browser.chromium import Browsers, Lease, turn
 from kiseki.tools.browser.downloads import keep_download
 from kiseki.tools.browser.recording import Recorder
 from kiseki.tools.browser.snapshot import Line
@@ -37,6 +37,8 @@ ANSWER_SECONDS = 5.0
 """For anything else that a page is asked."""
 EVENT_SECONDS = 1.0
 """Between a call that fails because a page or the browser is gone, and the event that tells it: milliseconds."""
+OPEN_SECONDS = 20.0
+"""For an empty page."""
 MAX_PAGES = 8
 """Of one rollout at once; a page can open as many as it likes."""
 MAX_EVENTS = 20
@@ -129,8 +131,11 @@ class Session:
                 await browser.route("**/*", self.recorder.answer)
                 await browser.route_web_socket("**/*", self.recorder.refuse_socket)
         if self._page is None or self._page.is_closed():
-            async with asyncio.timeout(ANSWER_SECONDS * 2):
-                self._page = await self._lease.context.new_page()
+            try:
+                async with turn(self.browsers.turns, self._context.on_hold), asyncio.timeout(OPEN_SECONDS):
+                    self._page = await self._lease.context.new_page()
+            except TimeoutError:
+                raise ToolError(f"the browser opened no page within {OPEN_SECONDS:g} s: it is very busy; try again") from None
 
     async def close(self) -> None:
         for task in self._downloads:
@@ -339,28 +344,23 @@ async def session_of(context: ToolContext, *, opens: bool = False) -> AsyncItera
         session = context.state[_STATE_KEY] = Session(context.services.get(Browsers), context)
         context.on_close(session.close)
     assert isinstance(session, Session)
-    if session.lock.locked():
-        with context.on_hold:
-            await session.lock.acquire()
-    else:
-        await session.lock.acquire()
-    try:
-        if not await session.check():
-            if not opens:
-                raise ToolError(LOST)
-            session.tell("the browser crashed before this: cookies and logins are lost")
-        if opens:
-            await session.start()
-        yield session
-        session.check_recording()
-    except (Error, TimeoutError) as error:
-        session.check_recording()
-        await session.hear_of(error)
-        if not await session.check():
-            raise ToolError(LOST) from error
-        raise ToolError(reason(error) if session.page else "") from error  # a page that is gone says so
-    finally:
-        session.lock.release()
+    async with turn(session.lock, context.on_hold):
+        try:
+            if not await session.check():
+                if not opens:
+                    raise ToolError(LOST)
+                session.tell("the browser crashed before this: cookies and logins are lost")
+            if opens:
+                await session.start()
+            async with turn(session.browsers.turns, context.on_hold):
+                yield session
+            session.check_recording()
+        except (Error, TimeoutError) as error:
+            session.check_recording()
+            await session.hear_of(error)
+            if not await session.check():
+                raise ToolError(LOST) from error
+            raise ToolError(reason(error) if session.page else "") from error  # a page that is gone says so
 
 
 def reason(error: BaseException) -> str:

@@ -7,6 +7,7 @@ any is decoded, and it all happens in a thread with a time limit.
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,8 @@ def _convert(data: bytes, kind: str) -> Image:
     except ToolError:
         raise
     except Exception as error:  # a decoder may raise anything over bytes that are made up
-        raise ToolError(f"the {kind.upper()} image is torn or broken: {error}") from error
+        words = re.sub(r" <.*>", "", str(error), flags=re.DOTALL)  # an object's address is another one each time
+        raise ToolError(f"the {kind.upper()} image is torn or broken: {words}") from error
 
 
 def _check_size(width: int, height: int) -> None:
