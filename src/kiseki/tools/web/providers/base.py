@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from asyncio import sleep
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ async def ask(
     why, wait = "", 0.0
     for number in range(TRIES):
         if number:
-            await asyncio.sleep(max(wait, random.uniform(0.5, 1.0) * 2.0 ** (number - 1)))
+            await sleep(max(wait, random.uniform(0.5, 1.0) * 2.0 ** (number - 1)))
         wait = 0.0
         try:
             async with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import sleep
 
 import aiohttp
 
@@ -20,7 +21,7 @@ async def search(session: aiohttp.ClientSession, key: str, query: str, limit: in
     why = ""
     for number in range(TRIES):
         if number:
-            await asyncio.sleep(random.uniform(0.5, 1.0) * 2.0**number)
+            await sleep(random.uniform(0.5, 1.0) * 2.0**number)
         found, why = await asyncio.to_thread(_ask, query, limit)
         if not why:
             return found
