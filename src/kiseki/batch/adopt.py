@@ -23,7 +23,7 @@ import msgspec
 from kiseki.batch.plan import prompt_key, rollout_key
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import Attempt
-from kiseki.tools.outcome import result_ok
+from kiseki.trajectory.outcome import result_ok
 from kiseki.trajectory.record import encode_record, summarize
 from kiseki.trajectory.sharegpt import Turn, from_sharegpt
 from kiseki.trajectory.types import Message, ModelCall, Prompt, Record, ToolRun

@@ -11,7 +11,7 @@ import msgspec
 from kiseki.compress.config import CompressionConfig
 from kiseki.compress.metrics import Metrics
 from kiseki.compress.turns import SUMMARY_MARK, Role, Turn
-from kiseki.models.reasoning import split_inline
+from kiseki.trajectory.reasoning import split_inline
 
 TURN_CHARS = 3_000
 """Of one turn's text in a request."""

@@ -54,6 +54,11 @@ def open_ledger(folder: Path, *, create: bool, read_only_too: bool = False) -> L
     return Ledger(folder, connection, lock)
 
 
+def open_reader(folder: Path) -> Ledger:
+    """The ledger as `open_to_read` gives it, for what its reading methods give: also while a run goes on."""
+    return Ledger(folder, open_to_read(folder), os.open(folder / LEDGER_NAME, os.O_RDONLY | os.O_CLOEXEC))
+
+
 def open_to_read(folder: Path) -> sqlite3.Connection:
     """A connection that can only read, without the lock: also while a run goes, and where nobody can write.
 

@@ -21,7 +21,7 @@ import msgspec
 
 from kiseki.errors import UsageError
 from kiseki.models.mock_images import describe, shown_images
-from kiseki.models.reasoning import text_of
+from kiseki.trajectory.reasoning import text_of
 
 # kind: (status, error type, message)
 HTTP_FAULTS = {

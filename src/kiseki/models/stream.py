@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from kiseki.errors import BadResponse
-from kiseki.models.reasoning import text_of
 from kiseki.models.wire import (
     MAX_ANSWER,
     TOO_LARGE,
@@ -26,6 +25,7 @@ from kiseki.models.wire import (
     arguments_text,
     decode_completion,
 )
+from kiseki.trajectory.reasoning import text_of
 from kiseki.trajectory.sharegpt import is_json_object
 
 DONE = b"[DONE]"

@@ -18,7 +18,7 @@ import msgspec
 from kiseki.errors import BadResponse
 from kiseki.models.base import ChatReply, ToolSchema
 from kiseki.models.endpoints import Host
-from kiseki.models.reasoning import join_reasoning, native_reasoning, split_content, split_inline
+from kiseki.trajectory.reasoning import join_reasoning, native_reasoning, split_content, split_inline
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import Message, ModelCall, ToolCall, Usage
 

@@ -11,7 +11,7 @@ from kiseki.compress.layouts.messages import MESSAGES, ROLES
 from kiseki.compress.layouts.text_content import content_text
 from kiseki.compress.rows import Trajectory
 from kiseki.compress.turns import Turn
-from kiseki.models.reasoning import native_reasoning, split_content, split_inline
+from kiseki.trajectory.reasoning import native_reasoning, split_content, split_inline
 from kiseki.trajectory.sharegpt import to_sharegpt
 from kiseki.trajectory.types import Message, ToolCall
 

@@ -12,7 +12,7 @@ from kiseki.compress.layouts.sharegpt import SHAREGPT
 from kiseki.compress.layouts.text_content import content_text
 from kiseki.compress.rows import Trajectory
 from kiseki.compress.turns import Call, Layout, Turn
-from kiseki.models.reasoning import native_reasoning, split_inline
+from kiseki.trajectory.reasoning import native_reasoning, split_inline
 from kiseki.trajectory.sharegpt import CALL_FORMAT, TOOLS_PREAMBLE, unescape_json, unescape_text
 
 Item = tuple[str, ...]

@@ -17,8 +17,8 @@ import msgspec
 
 from kiseki.errors import ToolError
 from kiseki.tools.context import ToolContext
-from kiseki.tools.outcome import result_ok
 from kiseki.tools.redact import Secrets, redact
+from kiseki.trajectory.outcome import result_ok
 from kiseki.trajectory.text import clean_text, cut_middle, shorten
 
 MAX_RESULT_BYTES = 100_000

@@ -25,6 +25,15 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The JSON text as the model wrote it; may be invalid."""
 
 
+class ImageAt(msgspec.Struct, frozen=True):
+    """An image inside a message's content."""
+
+    at: int
+    """Characters of the content before it."""
+    url: str
+    """An http or https URL, a data URI, or a path, as the row had it."""
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One chat message, OpenAI-style."""
 
@@ -39,6 +48,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """On role `tool`: the tool's name as called."""
     provider_fields: dict[str, Any] = {}
     """Fields that the provider wants back unchanged on the next turn (`reasoning_details`, signatures)."""
+    images: tuple[ImageAt, ...] = ()
+    """In order. Only of conversations that were read from files: the agent's own have their images as files in the sandbox."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,6 +74,20 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
+class CallTokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Token ids of one model call, as the server that sampled them gave them. Nothing here was tokenised again."""
+
+    prompt: tuple[int, ...]
+    """Ids of the prompt after the `shared` first ones."""
+    completion: tuple[int, ...]
+    """Ids that were sampled, the one that ended the reply included where the server gives it."""
+    logprobs: tuple[float, ...] = ()
+    """Of the completion's ids, natural logarithms; empty where the server gave none."""
+    shared: int = 0
+    """How many of the prompt's first ids are those of the rollout's sequence so far: prompt and completion of the call before.
+    Kept apart so that a long rollout does not hold every prompt whole."""
+
+
 class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of one model call beside the message that it gave."""
 
@@ -83,6 +108,8 @@ class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Requests that failed before the one that was answered."""
     waited: float = 0.0
     """Seconds before the answered request in which the call waited for its turn: rate limits, pauses, retries."""
+    tokens: CallTokens | None = None
+    """Where they were asked for and the server gave them (`--capture_tokens`)."""
 
 
 class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,7 +118,7 @@ class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
     call_id: str
     name: str
     ok: bool
-    """By the one rule in `tools/outcome.py`."""
+    """By the one rule in `trajectory/outcome.py`."""
     seconds: float = 0.0
     invalid: bool = False
     """The call itself was wrong (unknown tool, bad JSON, wrong types), so nothing ran."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiseki.models.reasoning import join_reasoning, native_reasoning, split_content, split_inline, text_of
+from kiseki.trajectory.reasoning import join_reasoning, native_reasoning, split_content, split_inline, text_of
 
 
 def inline(content: str, *, cut_short: bool = False, has_native: bool = False) -> tuple[str, str]:

@@ -1,0 +1,99 @@
+"""Images of a message, in the two ways that formats write them: as parts of the content, or as `<image>` in the text with their
+URLs in a column of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kiseki.formats.format import Unfit
+from kiseki.trajectory.example import Example
+from kiseki.trajectory.text import clean_text
+from kiseki.trajectory.types import ImageAt, Message
+
+PLACEHOLDER = "<image>"
+
+
+def as_parts(message: Message) -> str | list[dict[str, Any]]:
+    """The content as chat APIs take it: text, or a list of text and `image_url` parts where there are images."""
+    if not message.images:
+        return message.content
+    parts: list[dict[str, Any]] = []
+    done = 0
+    for image in message.images:
+        if image.at > done:
+            parts.append({"type": "text", "text": message.content[done : image.at]})
+        parts.append({"type": "image_url", "image_url": {"url": image.url}})
+        done = max(done, image.at)
+    if message.content[done:]:
+        parts.append({"type": "text", "text": message.content[done:]})
+    return parts
+
+
+def from_parts(parts: Sequence[Any]) -> tuple[str, tuple[ImageAt, ...], str]:
+    """(text, images, reasoning) of a list of content parts; texts are put together as they are, as chat templates do it."""
+    text, reasoning, images = "", "", []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else ""
+        if isinstance(part, str):
+            text += clean_text(part)
+        elif kind in ("thinking", "reasoning"):
+            reasoning += clean_text(str(part.get("thinking") or part.get("reasoning") or part.get("text") or ""))
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            text += clean_text(part["text"])
+        elif isinstance(part, dict) and (url := _url(part)):
+            images.append(ImageAt(len(text), url))
+    return text, tuple(images), reasoning
+
+
+def with_placeholders(message: Message) -> str:
+    """The content with `<image>` where its images stand. Raises `Unfit` where a literal one would be taken for another."""
+    if not message.images:
+        return message.content
+    if PLACEHOLDER in message.content:
+        raise Unfit("literal <image> beside images")
+    pieces, done = [], 0
+    for image in message.images:
+        pieces += [message.content[done : image.at], PLACEHOLDER]
+        done = image.at
+    return "".join([*pieces, message.content[done:]])
+
+
+def urls(example: Example) -> list[str]:
+    """Of all images of a conversation, in order."""
+    return [image.url for message in example.messages for image in message.images]
+
+
+def placeholder_reader(column: Any) -> Callable[[str], tuple[str, tuple[ImageAt, ...]]]:
+    """What takes `<image>` out of one content after the other, given the row's `images`; placeholders without an image left for
+    them are text."""
+    listed = column if isinstance(column, list | tuple) else []
+    left = [url for each in listed if (url := each if isinstance(each, str) else _url(each))]
+
+    def read(content: str) -> tuple[str, tuple[ImageAt, ...]]:
+        if not left or PLACEHOLDER not in content:
+            return content, ()
+        text, images = "", []
+        first, *rest = content.split(PLACEHOLDER)
+        text = first
+        for piece in rest:
+            if left:
+                images.append(ImageAt(len(text), left.pop(0)))
+                text += piece
+            else:
+                text += PLACEHOLDER + piece
+        return text, tuple(images)
+
+    return read
+
+
+def _url(part: Any) -> str:
+    """Of an image part in any of the usual forms; "" for one that is none."""
+    if not isinstance(part, dict):
+        return ""
+    for name in ("image_url", "image", "url", "path"):
+        value = part.get(name)
+        value = value.get("url") if isinstance(value, dict) else value
+        if isinstance(value, str) and value:
+            return value
+    return ""
