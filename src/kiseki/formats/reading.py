@@ -48,7 +48,6 @@ def read_row(row: Mapping[str, Any], *, inline: bool | None = None, key: str = "
     sharegpt = any("from" in turn for turn in turns)
     if inline is None:
         inline = sharegpt or ("tools" not in row and not any(turn.get("tool_calls") for turn in turns))
-    reads_think = inline or not any(turn.get(name) is not None for turn in turns for name in _REASONING_KEYS)
     system = row.get("system")
     if isinstance(system, str) and system and turns and _role(turns[0], 1) != "system":
         turns = [{"from": "system", "value": system} if sharegpt else {"role": "system", "content": system}, *turns]
@@ -75,7 +74,7 @@ def read_row(row: Mapping[str, Any], *, inline: bool | None = None, key: str = "
             else:
                 message = Message(role="assistant", reasoning=reasoning, tool_calls=calls)
         elif role == "assistant":
-            message = _assistant(turn, text, images, thinking, inline=inline, reads_think=reads_think)
+            message = _assistant(turn, text, images, thinking, inline=inline)
         elif role == "tool" and inline and "tool_call_id" not in turn:
             messages += [
                 Message(role="tool", content=content, tool_call_id=call_id, name=name)
@@ -158,10 +157,13 @@ def join_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
                 call_id = "" if f"call_{made}" in taken else f"call_{made}"
             calls.append(msgspec.structs.replace(call, id=call_id))
             if answer is not None:
-                result = done[results[answer]]
-                done[results[answer]] = msgspec.structs.replace(result, tool_call_id=call_id, name=result.name or call.name)
+                done[results[answer]] = msgspec.structs.replace(done[results[answer]], tool_call_id=call_id)
         done[at] = msgspec.structs.replace(message, tool_calls=tuple(calls))
-    return tuple(done)
+    names = {call.id: call.name for each in done for call in each.tool_calls}
+    return tuple(
+        msgspec.structs.replace(each, name=names.get(each.tool_call_id, "")) if each.role == "tool" and not each.name else each
+        for each in done
+    )
 
 
 def _pairs(calls: Sequence[ToolCall], results: Sequence[Message]) -> dict[int, int]:
@@ -201,15 +203,16 @@ def _content(turn: Mapping[str, Any], at: int) -> tuple[str, tuple[ImageAt, ...]
     return encode_row(value).decode(), (), ""
 
 
-def _assistant(
-    turn: Mapping[str, Any], text: str, images: tuple[ImageAt, ...], thinking: str, *, inline: bool, reads_think: bool
-) -> Message:
+def _assistant(turn: Mapping[str, Any], text: str, images: tuple[ImageAt, ...], thinking: str, *, inline: bool) -> Message:
     calls = _calls(turn.get("tool_calls"))
     reasoning = _reasoning(turn) or thinking
     if inline and not calls:
-        told, text, calls = hermes.read_gpt(text)
-        reasoning = reasoning or told
-    elif reads_think and not reasoning:
+        told = ""
+        if "from" not in turn:  # blank lines after the block are the template's, where our own ShareGPT turns have none
+            text, told = split_inline(text, cut_short=False, has_native=bool(reasoning))
+        inner, text, calls = hermes.read_gpt(text)
+        reasoning = reasoning or told or inner
+    elif not reasoning and all(turn.get(name) is None for name in _REASONING_KEYS):
         text, reasoning = split_inline(text, cut_short=bool(calls), has_native=False)
     return Message(role="assistant", content=text, reasoning=reasoning, tool_calls=calls, images=images)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from kiseki.formats.format import EVERYTHING, Format, Options, Row
 from kiseki.formats.images import urls, with_placeholders
 from kiseki.trajectory.example import Example, prompt_text
+from kiseki.trajectory.json_rows import encode_row
 from kiseki.trajectory.sharegpt import to_sharegpt
 from kiseki.trajectory.types import Message
 
@@ -17,12 +19,7 @@ _EMPTY_THINK = "<think>\n</think>\n"
 
 def write(example: Example, options: Options) -> list[Row]:
     """One row. Results stand with the calls that they answer; images as `<image>`, with their URLs in `images`."""
-    messages = [_plain(each) for each in example.messages]
-    tools = msgspec.json.encode(example.tools).decode()
-    turns = [{"from": str(turn.role), "value": turn.value} for turn in to_sharegpt(messages, tools)]
-    if not example.tools:
-        own = "\n\n".join(each.content for each in messages if each.role == "system")
-        turns[:1] = [{"from": "system", "value": own}] if own else []
+    turns = turns_of([_plain(each) for each in example.messages], example.tools)
     if options.empty_think == "drop":
         for turn in turns:
             if turn["from"] == "gpt":
@@ -40,6 +37,21 @@ def write(example: Example, options: Options) -> list[Row]:
             "toolsets_used": list(example.toolsets),
         }
     ]
+
+
+def turns_of(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """System messages at the start become one turn, with the tools; later ones stay where they are."""
+    began = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    starts = [at for at, message in enumerate(messages) if message.role == "system" and at > began]
+    made: list[dict[str, str]] = []
+    for start, end in zip([0, *starts], [*starts, len(messages)], strict=True):
+        part = messages[start:end]
+        with_tools = encode_row(tools).decode() if tools and start == 0 else ""
+        own = "\n\n".join(each.content for each in part if each.role == "system")
+        turns = to_sharegpt(part, with_tools)
+        made += [] if with_tools or not own else [{"from": "system", "value": own}]
+        made += [{"from": str(turn.role), "value": turn.value} for turn in (turns if with_tools else turns[1:])]
+    return made
 
 
 def metadata(example: Example) -> dict[str, Any]:

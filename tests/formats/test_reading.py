@@ -1,0 +1,187 @@
+"""Rows as other tools write them, read as examples."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kiseki.formats.reading import read_row
+from kiseki.trajectory.types import ImageAt, Message, ToolCall
+
+CALL = ToolCall("call_1", "f", '{"x": 1}')
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+def hermes(gpt: str, tool: str = '<tool_response>\n{"name": "f", "content": {"y": 2}}\n</tool_response>') -> dict[str, Any]:
+    turns = [("human", "q"), ("gpt", gpt), ("tool", tool), ("gpt", "a")]
+    return {"conversations": [{"from": role, "value": value} for role, value in turns]}
+
+
+@pytest.mark.parametrize(
+    ("gpt", "text", "reasoning"),
+    [
+        ('<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>', "", ""),
+        ('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', "", ""),
+        ('<think>\nhm\n</think>\nsure\n<tool_call>\n{"arguments": {"x": 1}, "name": "f"}\n</tool_call>', "sure", "hm"),
+        ("<think>hm</think>\n\n<tool_call>\n{'arguments': {'x': 1}, 'name': 'f'}\n</tool_call>\n", "", "hm"),
+        ('before\n<tool_call>\n{"name": "f", "arguments": "{\\"x\\": 1}"}\n</tool_call>\nafter', "before\nafter", ""),
+    ],
+)
+def test_hermes_turns_of_every_hand(gpt: str, text: str, reasoning: str) -> None:
+    _, said, result, answer = read_row(hermes(gpt)).messages
+    assert (said.content, said.reasoning) == (text, reasoning)
+    assert [(call.id, call.name, json.loads(call.arguments)) for call in said.tool_calls] == [("call_1", "f", {"x": 1})]
+    assert (result.tool_call_id, result.name, json.loads(result.content)) == ("call_1", "f", {"y": 2})
+    assert answer.content == "a"
+
+
+def test_what_is_no_call_stays_text() -> None:
+    (said,) = read_row({"conversations": [{"from": "gpt", "value": "write <tool_call>…</tool_call> like this"}]}).messages
+    assert said == Message(role="assistant", content="write <tool_call>…</tool_call> like this")
+
+
+def test_a_system_turn_with_tools() -> None:
+    listed = json.dumps([{"name": "f", "parameters": {"type": "object", "properties": {}}}])
+    prose = "You are a function calling AI model. Here are the tools: <tools> {} </tools> Answer with tags."
+    for value, own in ((prose.format(listed), []), (f"Be brief.\n<tools>\n{listed}\n</tools>", ["Be brief."])):
+        read = read_row({"conversations": [{"from": "system", "value": value}, {"from": "human", "value": "q"}]})
+        assert read.tools == (TOOL,)
+        assert [each.content for each in read.messages if each.role == "system"] == own
+
+
+def test_a_system_turn_that_speaks_of_tools_stays() -> None:
+    value = "The list of tools stands in <tools> tags."
+    read = read_row({"conversations": [{"from": "system", "value": value}, {"from": "human", "value": "q"}]})
+    assert (read.tools, read.messages[0].content) == ((), value)
+
+
+def test_turns_that_are_calls() -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "conversations": [
+                {"from": "human", "value": "q"},
+                {"from": "function_call", "value": '<think>\nhm\n</think>\n\n{"name": "f", "arguments": {"x": 1}}'},
+                {"from": "observation", "value": "r"},
+                {"from": "gpt", "value": "a"},
+            ],
+            "tools": json.dumps([TOOL]),
+        },
+        {
+            "messages": [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "", "reasoning_content": "hm"},
+                {"role": "tool_call", "content": '{"name": "f", "arguments": "{\\"x\\": 1}"}'},
+                {"role": "tool_response", "content": "r"},
+                {"role": "assistant", "content": "a"},
+            ],
+            "tools": [TOOL],
+        },
+    ]
+    for row in rows:
+        read = read_row(row)
+        assert read.tools == (TOOL,)
+        _, said, result, answer = read.messages
+        assert (said.reasoning, [json.loads(call.arguments) for call in said.tool_calls]) == ("hm", [{"x": 1}])
+        assert (result.tool_call_id, result.name, result.content) == (said.tool_calls[0].id, "f", "r")
+        assert answer.content == "a"
+
+
+def test_results_find_their_calls() -> None:
+    """By id; without ids by name; without names by position."""
+    calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    with_ids = [call | {"id": f"id_{at}"} for at, call in enumerate(calls)]
+    cases: list[tuple[list[Any], list[dict[str, Any]]]] = [
+        (with_ids, [{"tool_call_id": "id_1", "content": "of g"}, {"tool_call_id": "id_0", "content": "of f"}]),
+        (calls, [{"name": "g", "content": "of g"}, {"name": "f", "content": "of f"}]),
+        (calls, [{"content": "of f"}, {"content": "of g"}]),
+    ]
+    for made, results in cases:
+        turns = [{"role": "assistant", "tool_calls": made}, *({"role": "tool"} | result for result in results)]
+        said, *answers = read_row({"messages": turns}).messages
+        names = {call.id: call.name for call in said.tool_calls}
+        assert sorted((names[each.tool_call_id], each.name, each.content) for each in answers) == [
+            ("f", "f", "of f"),
+            ("g", "g", "of g"),
+        ]
+
+
+def test_a_result_without_a_call_keeps_what_it_says() -> None:
+    read = read_row({"messages": [{"role": "user", "content": "q"}, {"role": "tool", "tool_call_id": "lost", "content": "r"}]})
+    assert read.messages[1] == Message(role="tool", content="r", tool_call_id="lost")
+
+
+def test_failed_results() -> None:
+    turns = [{"role": "tool", "content": content} for content in ('{"error": "x"}', "fine", "", '{"error": null}')]
+    assert read_row({"messages": turns}).failed == {0, 2}
+
+
+def test_reasoning_in_its_own_field_or_in_the_text() -> None:
+    for turn in (
+        {"reasoning_content": "hm", "content": "a"},
+        {"reasoning": "hm", "content": "a"},
+        {"content": "<think>\nhm\n</think>\n\na"},
+        {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]},
+    ):
+        (said,) = read_row({"messages": [{"role": "assistant"} | turn]}).messages
+        assert (said.reasoning, said.content) == ("hm", "a")
+
+
+def test_text_that_only_looks_like_tags_stays_where_a_row_has_fields_for_them() -> None:
+    text = '<think>\nhm\n</think>\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    row = {"messages": [{"role": "assistant", "content": text, "reasoning_content": "", "tool_calls": []}], "tools": "[]"}
+    assert read_row(row).messages == (Message(role="assistant", content=text),)
+
+
+def test_loss_flags_of_every_trainer() -> None:
+    flags: list[dict[str, Any]] = [{"train": False}, {"weight": 0}, {"loss": False}, {"loss_scale": 0.0}, {"train": True}, {}]
+    turns = [{"role": "assistant", "content": str(at)} | flag for at, flag in enumerate(flags)]
+    assert read_row({"messages": turns}).masked == {0, 1, 2, 3}
+
+
+def test_images_as_parts_and_as_placeholders() -> None:
+    parts = [{"type": "text", "text": "a "}, {"type": "image_url", "image_url": {"url": "u1"}}, {"type": "text", "text": " b"}]
+    for row in (
+        {"messages": [{"role": "user", "content": parts}]},
+        {"messages": [{"role": "user", "content": "a <image> b"}], "images": ["u1"]},
+        {"messages": [{"role": "user", "content": "a <image> b"}], "images": [{"path": "u1"}]},
+    ):
+        assert read_row(row).messages == (Message(role="user", content="a  b", images=(ImageAt(2, "u1"),)),)
+    (plain,) = read_row({"messages": [{"role": "user", "content": "an <image> tag"}]}).messages
+    assert plain == Message(role="user", content="an <image> tag")
+
+
+def test_what_else_a_row_says() -> None:
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    row = {
+        "prompt_index": 7,
+        "sample_index": 2,
+        "conversations": turns,
+        "completed": False,
+        "partial": True,
+        "toolsets_used": ["web"],
+        "metadata": {"model": "m", "stop_reason": "max_turns", "prompt_tokens": 5, "source": '{"reward": true}'},
+        "extra": [1],
+    }
+    read = read_row(row)
+    assert (read.prompt_index, read.sample_index, read.completed, read.partial) == (7, 2, False, True)
+    assert (read.model, read.stop_reason, read.usage.prompt_tokens, read.toolsets) == ("m", "max_turns", 5, ("web",))
+    assert (read.reward, json.loads(read.metadata)) == (1.0, {"extra": [1]})
+    assert read_row({"messages": json.dumps(turns), "score": 1, "reward": 0.5}, number=3).prompt_index == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"text": "x"}, "there is no conversation"),
+        ({"messages": []}, "there is no conversation"),
+        ({"messages": ["x"]}, "turn 1 of 'messages' is not an object"),
+        ({"messages": [{"role": "narrator", "content": "x"}]}, "turn 1 has the role 'narrator'"),
+        ({"messages": "[{"}, "no JSON list"),
+        ({"conversations": [{"from": "function_call", "value": "f(1)"}]}, "turn 1 is to be a call"),
+    ],
+)
+def test_rows_that_are_no_conversation(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_row(row)
