@@ -23,7 +23,7 @@ class Answering(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:

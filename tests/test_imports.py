@@ -23,7 +23,7 @@ ALLOWED = {
     "exports": {"formats", "views", "ledger", "trajectory", "errors"},
     "doctor": {"exports", "formats", "views", "ledger", "trajectory", "errors"},
     "hub": {"exports", "formats", "views", "ledger", "tools", "trajectory", "errors"},
-    "integrations": {"agent", "tools", "sandboxes", "models", "formats", "trajectory", "errors"},
+    "integrations": {"batch", "agent", "tools", "sandboxes", "models", "formats", "trajectory", "errors"},
     "compress": {"models", "trajectory", "errors"},
     "sampling": {"compress", "formats", "models", "trajectory", "errors"},
     "batch": {"hub", "views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
@@ -81,6 +81,9 @@ def test_light_commands_import_nothing_heavy() -> None:
         ["agent", "--help"],
         ["compress", "--help"],
         ["sample", "--help"],
+        ["doctor", "--help"],
+        ["export", "--help"],
+        ["push", "--help"],
         ["tools", "--help"],
         ["tools", "call", "--help"],
     ):

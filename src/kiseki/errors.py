@@ -157,3 +157,10 @@ class StorageError(KisekiError):
     """The disk does not take what is to be kept. What was committed before is safe."""
 
     blame = "user"
+
+
+class HubError(KisekiError):
+    """The Hub cannot be reached, fails, or turns requests away for now. What was sent before is not sent again."""
+
+    retryable = True
+    blame = "provider"

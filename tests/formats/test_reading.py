@@ -185,3 +185,31 @@ def test_what_else_a_row_says() -> None:
 def test_rows_that_are_no_conversation(row: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_row(row)
+
+
+def test_calls_in_tags_in_a_turn_that_is_calls() -> None:
+    calls = '[{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]'
+    value = f"<think>\nhm\n</think>\n\nsure\n<tool_call>\n{calls}\n</tool_call>"
+    turns = [{"from": "human", "value": "q"}, {"from": "function_call", "value": value}]
+    _, said = read_row({"conversations": turns, "tools": "[]"}).messages
+    assert (said.content, said.reasoning, [call.name for call in said.tool_calls]) == ("sure", "hm", ["f", "g"])
+    payload = {"name": "f", "arguments": {"x": "<tool_call>"}}
+    _, said = read_row({"conversations": [turns[0], {"from": "function_call", "value": json.dumps(payload)}]}).messages
+    assert (said.content, json.loads(said.tool_calls[0].arguments)) == ("", {"x": "<tool_call>"})
+
+
+def test_images_of_every_turn() -> None:
+    turns = [
+        {"from": "human", "value": "<image>q"},
+        {"from": "gpt", "value": "<think>\nhm\n</think>\nit is <image>"},
+        {"from": "tool", "value": '<tool_response>\n{"name": "f", "content": "see <image>"}\n</tool_response>'},
+    ]
+    read = read_row({"conversations": turns, "images": ["a", "b", "c"]})
+    shown = [(each.content, each.images) for each in read.messages]
+    assert shown == [("q", (ImageAt(0, "a"),)), ("it is ", (ImageAt(6, "b"),)), ("see ", (ImageAt(4, "c"),))]
+
+
+def test_told_that_nothing_stands_in_the_text() -> None:
+    text = '<think>\nhm\n</think>\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    (said,) = read_row({"messages": [{"role": "assistant", "content": text}]}, inline=False).messages
+    assert said == Message(role="assistant", content=text)

@@ -93,6 +93,7 @@ class AIAgent:
         stream: bool = False,
         call_timeout: float = 1800.0,
         provider_patience: float = 300.0,
+        capture_tokens: bool = False,
         sandbox: str = "auto",
         sandbox_image: str = "",
         network: str = "none",
@@ -113,7 +114,8 @@ class AIAgent:
         `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
         `save_trajectories` appends. `call_timeout`: seconds for one model call. `provider_patience`: seconds for which the
-        endpoint may turn a call away before it fails. `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
+        endpoint may turn a call away before it fails. `capture_tokens`: keep token ids and logprobs, where the endpoint is a
+        server that can give them. `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
         `modal` or `ssh` (at `ssh_host`, `[user@]host[:port]`). `sandbox_image`: of conversations that name none; it is not
         pulled here (`kiseki images --pull` does that). `network`: `none` or `on`. `sandbox_memory`, `sandbox_disk`: in MB.
         `sandbox_timeout`: seconds for a sandbox to start. `prompt_timeout`: seconds per conversation. `redact`: take API keys
@@ -136,6 +138,7 @@ class AIAgent:
             provider_sort=provider_sort,
             reasoning_effort=effort,
             reasoning_disabled=reasoning_disabled,
+            capture_tokens=capture_tokens,
         )
         check_model(settings)
         self.model = with_api_key(settings, os.environ)

@@ -19,6 +19,7 @@ from kiseki.models.base import NO_LIMIT, NOT_HELD, ChatModel, ChatReply, ChatReq
 from kiseki.tools.context import CallNotes, ToolContext
 from kiseki.tools.toolbox import Toolbox
 from kiseki.trajectory.sharegpt import is_json_object
+from kiseki.trajectory.token_trace import share
 from kiseki.trajectory.types import Message, ModelCall, Outcome, ToolCall, ToolRun
 
 MAX_INVALID_TURNS = 3
@@ -48,7 +49,7 @@ class Trace:
             calls = tuple(self._with_unique_id(call) for call in message.tool_calls)
             message = msgspec.structs.replace(message, tool_calls=calls)
         self.messages.append(message)
-        self.calls.append(reply.call)
+        self.calls.append(share(reply.call, self.calls))
         return message
 
     def _with_unique_id(self, call: ToolCall) -> ToolCall:

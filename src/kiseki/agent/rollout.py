@@ -7,6 +7,7 @@ leaves no record.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from kiseki.agent.conversation import Conversation
 from kiseki.agent.delegation import SubAgents
@@ -24,6 +25,8 @@ from kiseki.trajectory.types import Record, RolloutSpec
 
 CLOSE_SECONDS = 30.0
 """What closing a sandbox may take of a rollout's time; usually it is milliseconds."""
+Judge = Callable[[Record, Sandbox | None], Awaitable[None]]
+"""Looks at a rollout that has ended, and at its sandbox as the model left it."""
 
 
 async def run_rollout(
@@ -33,28 +36,34 @@ async def run_rollout(
     tools: ToolsOfRollout,
     sandboxes: Sandboxes,
     services: Services,
+    judge: Judge | None = None,
 ) -> Record:
-    """Run one rollout to its outcome. Raises nothing but `CancelledError`."""
+    """Run one rollout to its outcome. `judge` is called before its sandbox and what its tools keep open are closed, outside of
+    the rollout's time. Raises nothing but `CancelledError`, and what `judge` raises.
+    """
     allowance = Allowance(None if settings.max_cost is None else settings.max_cost - spec.spent)
     conversation = Conversation(spec, settings, tools)
     sandbox: Sandbox | None = None
     context: ToolContext | None = None
     deadline = Deadline(settings.prompt_timeout)
     try:
-        async with deadline.running():
-            if tools.needs_sandbox:
-                sandbox = await sandboxes.open(image=spec.prompt.image, cwd=spec.prompt.cwd, on_hold=deadline)
-                conversation.sandbox = sandbox.describe()
-            info = rollout_info(spec)
-            context = ToolContext(sandbox, services, info, on_hold=deadline, allowance=allowance)
-            if "delegation" in tools.toolsets:
-                context.delegate = SubAgents(spec, settings, model, tools).run
-            await tools.toolbox.open(context)
-            ending = await conversation.run(model, context, settings.prefill)
-    except BaseException as error:  # the rollout boundary: from here on it is an outcome
-        if is_cancelled(error):
-            raise
-        ending = conversation.break_off(error, out_of_time=isinstance(error, TimeoutError) and deadline.expired())
+        try:
+            async with deadline.running():
+                if tools.needs_sandbox:
+                    sandbox = await sandboxes.open(image=spec.prompt.image, cwd=spec.prompt.cwd, on_hold=deadline)
+                    conversation.sandbox = sandbox.describe()
+                info = rollout_info(spec)
+                context = ToolContext(sandbox, services, info, on_hold=deadline, allowance=allowance)
+                if "delegation" in tools.toolsets:
+                    context.delegate = SubAgents(spec, settings, model, tools).run
+                await tools.toolbox.open(context)
+                ending = await conversation.run(model, context, settings.prefill)
+        except BaseException as error:  # the rollout boundary: from here on it is an outcome
+            if is_cancelled(error):
+                raise
+            ending = conversation.break_off(error, out_of_time=isinstance(error, TimeoutError) and deadline.expired())
+        if judge is not None:
+            await judge(conversation.record(ending), sandbox)
     finally:
         try:
             if context:

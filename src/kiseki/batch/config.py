@@ -58,6 +58,8 @@ class BatchConfig(msgspec.Struct, frozen=True):
     max_cost_per_prompt: float | None = None
     prices: str = ""
     retry_poison: bool = False
+    push_to: str = ""
+    push_every: int | None = None
 
     @property
     def folder(self) -> Path:

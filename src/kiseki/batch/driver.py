@@ -78,9 +78,10 @@ class Driver:
         preview_chars: int,
         log: Callable[[str], None],
         detail: Callable[[str], None],
+        ended: Callable[[int], None] = lambda count: None,
     ) -> None:
         """`batches`: rollouts to run per batch, counted down from here on. `log` gets what went wrong, `detail` a line per
-        rollout, with a preview of its prompt of `preview_chars`."""
+        rollout, with a preview of its prompt of `preview_chars`; `ended`, after each commit, how many of the run have ended."""
         self.tally = tally
         self._ledger = ledger
         self._engine = engine
@@ -95,6 +96,7 @@ class Driver:
         self._preview_chars = preview_chars
         self._log = log
         self._detail = detail
+        self._all_ended = ended
         self._disk = ThreadPoolExecutor(1, "ledger")  # the ledger belongs to this thread while the run goes
         self._ended: list[tuple[Flight, Attempt]] = []  # not committed yet
         self._ended_bytes = 0  # of their records
@@ -290,6 +292,7 @@ class Driver:
             began = time.monotonic()
             await self._on_disk(self._views.write_checkpoint)
             self._checkpoint_due = time.monotonic() + (time.monotonic() - began) / CHECKPOINT_SHARE
+        self._all_ended(self.tally.done + self.tally.failed)
 
     async def _write(self, lines: list[tuple[int, Attempt]]) -> None:
         """One transaction: these attempts, and everything else that there is to say by now."""

@@ -23,7 +23,8 @@ from kiseki.batch.plan import Plan, make_plan, read_into_ledger
 from kiseki.batch.prepare import Prepared, Toolsets, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
-from kiseki.errors import RunStopped, UsageError
+from kiseki.errors import HubError, KisekiError, RunStopped, UsageError
+from kiseki.hub.background import Checkpoints
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
@@ -35,6 +36,7 @@ from kiseki.sandboxes.local import LOCAL_WARNING
 from kiseki.tools.running import end_others
 from kiseki.tools.settings import ToolSettings
 from kiseki.trajectory.replacing import replacing
+from kiseki.trajectory.text import printable
 from kiseki.views.bar import counting_bar
 from kiseki.views.build import Views, ViewSettings, load_view_settings, mark_behind, save_view_settings
 from kiseki.views.finish import finish_views
@@ -61,12 +63,13 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         ledger.waiting = lambda line: console.print(Text(line), style="yellow", soft_wrap=True)
         try:
             check_same_run(ledger, prepared.info, config)
+            check_push(config, ledger)
             without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
             ledger.start_session(msgspec.json.encode(without_key).decode(), prepared.config_hash, prepared.info)
             if config.retry_poison:
                 ledger.forgive_poison()
             plan = plan_run(ledger, config, console, prepared)
-        except UsageError:
+        except (UsageError, HubError):
             if created:  # nothing was to be run: take back what was only just made, as long as it is locked
                 shutil.rmtree(config.folder)
             raise
@@ -138,6 +141,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         engine = choose_engine(config, toolsets, settings, admission, concurrency)
         with Progress(console, tally, admission.words, verbose=config.verbose) as progress:
             waiting, ledger.waiting = ledger.waiting, progress.log
+            checkpoints = checkpoint_pushes(config, plan, prepared, progress.log)
             driver = Driver(
                 ledger,
                 engine,
@@ -153,6 +157,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
                 preview_chars=config.log_prefix_chars,
                 log=progress.log,
                 detail=progress.detail,
+                ended=checkpoints.finished if checkpoints else lambda count: None,
             )
             try:
                 interrupted = asyncio.run(_drive(driver, progress.log))
@@ -160,15 +165,46 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
                 end = End(interrupted, admission.breaker.stopped, budget_spent, settings.sandbox.lost_images)
             finally:
                 ledger.waiting = waiting
+                if checkpoints:
+                    checkpoints.close()
                 leftovers.clear_workers(sandbox, progress.log)
     statistics = finish_views(ledger, views, view_settings, console)
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
+    if config.push_to and not (end.interrupted or end.stopped):
+        push_at_the_end(config, console, prepared.model.api_key)
     status = _conclude(config, console, ledger, statistics, end)
     if status == DONE:  # until then a resume asks nobody twice for the same page
         for ending in ("", "-wal", "-shm"):
             (config.folder / f"{WEB_CACHE}{ending}").unlink(missing_ok=True)
     return status
+
+
+def check_push(config: BatchConfig, ledger: Ledger) -> None:
+    """Have the repository that the run is pushed to. Raises `UsageError` and `HubError` where that would not work at the end."""
+    if config.push_to:
+        from kiseki.hub.facts import run_id
+        from kiseki.hub.push import check_target
+
+        check_target(config.push_to, public=False, run=run_id(ledger), make=True)
+
+
+def checkpoint_pushes(config: BatchConfig, plan: Plan, prepared: Prepared, log: Callable[[str], None]) -> Checkpoints | None:
+    if not config.push_every:
+        return None
+    ended, key = plan.done + plan.poison, prepared.model.api_key
+    return Checkpoints(config.folder, config.push_to, config.push_every, log, finished=ended, api_key=key)
+
+
+def push_at_the_end(config: BatchConfig, console: Console, api_key: str) -> None:
+    """The whole dataset, in the place of checkpoints. What goes wrong is said: the run is what it is."""
+    from kiseki.hub.push import print_pushed, push_run
+
+    try:
+        print_pushed(console, push_run(config.folder, config.push_to, console, api_key=api_key))
+    except KisekiError as error:
+        words = f"not pushed: {error}; later: kiseki push {config.push_to} --run {config.folder}"
+        console.print(Text(printable(words, 2000)), style="yellow", soft_wrap=True)
 
 
 class End(msgspec.Struct, frozen=True):

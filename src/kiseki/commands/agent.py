@@ -96,6 +96,7 @@ def _run(flags: argparse.Namespace) -> int:
         stream=model.stream,
         call_timeout=model.call_timeout,
         provider_patience=model.provider_patience,
+        capture_tokens=model.capture_tokens,
         sandbox=flags.sandbox,
         sandbox_image=flags.sandbox_image,
         network=flags.network,
@@ -135,6 +136,8 @@ def _run(flags: argparse.Namespace) -> int:
         console.print(Text(f"failed: {result.record.error_class}: {result.error}"), style="red", soft_wrap=True)
         return FAILED
     console.print(Text(f"{result.reason}, {result.api_calls} model calls, ${result.usage.cost:.4f}"), style="dim")
+    if flags.capture_tokens and not any(call.tokens for call in result.record.calls):
+        console.print(Text("no token ids were kept: the endpoint answers without them"), style="yellow", soft_wrap=True)
     if flags.save_trajectories:
         console.print(Text(f"appended to {COMPLETED_FILE if result.completed else OTHER_FILE}"))
     if flags.save_sample:

@@ -64,6 +64,10 @@ def build_parser(prog: str = "kiseki batch") -> Parser:
     flag(engine, "max_attempts", at_least(1), "attempts per rollout and session before it counts as failed", 3)
     words = "also run rollouts again that have killed their worker twice (they are left out otherwise)"
     switch(engine, "retry_poison", words)
+    hub = parser.add_argument_group("the Hugging Face Hub: a private dataset there, as kiseki push makes it")
+    flag(hub, "push_to", str, "ORG/NAME that the dataset is pushed to at the end", "")
+    words = "rollouts after each of which the finished batches are pushed meanwhile (default: only at the end)"
+    flag(hub, "push_every", at_least(1), words)
     budget = parser.add_argument_group("budgets: reserved before each model call, over all sessions of the run")
     flag(budget, "max_cost", at_least(0, float), "US dollars that the whole run may cost (default: no limit)")
     flag(budget, "max_total_tokens", at_least(1), "tokens, in and out, that the whole run may take (default: no limit)")
@@ -91,6 +95,8 @@ def main(argv: Sequence[str], prog: str = "kiseki batch") -> int:
         return 0
     if missing := [f"--{name}" for name in ("dataset_file", "batch_size", "run_name") if getattr(flags, name) is None]:
         raise UsageError(f"missing {', '.join(missing)}; {prog} --help shows an example")
+    if flags.push_every and not flags.push_to:
+        raise UsageError("--push_every needs --push_to=ORG/NAME, the dataset on the Hub")
     return _run(flags)
 
 

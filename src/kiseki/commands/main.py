@@ -21,8 +21,11 @@ COMMANDS = {
     "tools": "every tool: what it takes, what it needs, and a way to try it",
     "compress": "trajectories → within a token budget",
     "sample": "long trajectories of several datasets → one compressed file",
+    "export": "trajectories → what a trainer reads, and what was left out",
     "images": "which container images a dataset needs, which are there, and pulling the others",
+    "push": "a run → a dataset on the Hugging Face Hub, with its card",
     "merge": "rebuild a run's files from its ledger, with other filters",
+    "doctor": "what a trainer would make of data: what it loses, in which rows, and the fix",
     "verify": "check a run: its ledger, and every file against it",
     "log": "a run's sessions, and why it slowed down, paused or stopped",
     "reap": "remove the sandboxes that dead runs and agents left",
@@ -34,7 +37,7 @@ UNUSABLE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand in `argv` (default: the process's) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    resumes = {"batch": " with --resume", "compress": "", "sample": ""}  # the others have nothing to go on with
+    resumes = {"batch": " with --resume", "compress": "", "sample": "", "push": ""}  # the others have nothing to go on with
     looks = any(argument.startswith(("--show", "--dry")) for argument in arguments)
     how = None if looks else resumes.get("".join(arguments[:1]))
     saved = "" if how is None else f"; what was done before is saved, the same command{how} goes on"

@@ -10,7 +10,7 @@ from typing import Any
 
 from kiseki.commands.flags import Parser
 from kiseki.errors import UsageError
-from kiseki.models.mock_script import FAULT_KINDS, REASONING_FIELDS, MockConfig, load_script
+from kiseki.models.mock_script import FAULT_KINDS, IDS_AS, REASONING_FIELDS, MockConfig, load_script
 
 DEFAULT_PORT = 8099
 
@@ -55,6 +55,12 @@ def build_parser() -> Parser:
     boolean: dict[str, Any] = {"type": _truth, "nargs": "?", "const": True, "metavar": "BOOL"}
     add("report_cost", default=True, help="replies carry their cost, as OpenRouter's do (default true)", **boolean)
     add("list_prices", default=False, help="GET /v1/models lists the price, as OpenRouter's does (default false)", **boolean)
+    words = f"where token ids stand in replies to return_token_ids: {', '.join(IDS_AS)} (default vllm)"
+    add("ids_as", default="vllm", metavar="SERVER", help=words)
+    words = "prompts without the reasoning of earlier turns, so that none begins with the ids of the one before (default false)"
+    add("strip_reasoning", default=False, help=words, **boolean)
+    words = "tokenizer for POST /generate, which takes ids of ChatML and gives ids and logprobs (default: no such endpoint)"
+    add("tokenizer", default="", metavar="FOLDER", help=words)
     add("seed", type=int, default=0, help="of faults and jitter (default 0)")
     add("record", type=int, default=0, metavar="N", help="keep the last N requests for GET /stats?log=1 (default 0)")
     return parser
@@ -68,6 +74,10 @@ def main(argv: Sequence[str]) -> int:
         config = MockConfig(script=load_script(script) if script else (), faults=dict(map(_rate, rates)), **options)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if config.tokenizer:
+        from kiseki.models.mock_completions import open_tokenizer
+
+        open_tokenizer(config.tokenizer)  # now, not at the first request
     from kiseki.models.mock_server import serve
 
     def started(actual: int) -> None:

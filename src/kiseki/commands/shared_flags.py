@@ -62,6 +62,8 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag(group, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
     flag(group, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
     flag(group, "tools", names, "Python files with tools of your own, or kiseki.tools entry points (comma-separated)", ())
+    words = "keep the token ids and logprobs of each reply, for the formats rl and atropos: vLLM and SGLang give them"
+    parser.switch(group, "capture_tokens", words)
     parser.switch(group, "redact", "take API keys and the run's own secrets out of tool results", default=True)
     return group
 
@@ -135,4 +137,5 @@ def model_settings(flags: argparse.Namespace) -> ModelSettings:
         provider_sort=flags.provider_sort,
         reasoning_effort=flags.reasoning_effort,
         reasoning_disabled=flags.reasoning_disabled,
+        capture_tokens=getattr(flags, "capture_tokens", False),  # of commands whose rollouts are kept
     )

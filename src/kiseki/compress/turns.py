@@ -10,10 +10,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-Role = Literal["system", "human", "gpt", "tool"]
+from kiseki.trajectory.summaries import SUMMARY_MARK as SUMMARY_MARK
 
-SUMMARY_MARK = "[CONTEXT SUMMARY]:"
-"""How every summary and digest begins, so that it is known again."""
+Role = Literal["system", "human", "gpt", "tool"]
 
 
 class Turn(msgspec.Struct, frozen=True):

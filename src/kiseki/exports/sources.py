@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kiseki.errors import DatasetError
+from kiseki.exports.job import LEFT_OUT
 from kiseki.formats.format import Format
 from kiseki.formats.reading import read_row
 from kiseki.ledger.opening import open_reader
@@ -55,7 +56,8 @@ def find_source(path: Path) -> Source:
         return Source(path, (path,))
     if (path / LEDGER_NAME).exists():
         return Source(path, ())
-    files = tuple(sorted(each for each in path.iterdir() if each.is_file() and is_row_file(each)))
+    there = (each for each in path.iterdir() if each.is_file() and is_row_file(each))
+    files = tuple(sorted(each for each in there if not each.name.endswith(LEFT_OUT)))  # the reports of exports are no data
     if not files:
         raise DatasetError(f"{path} has neither a {LEDGER_NAME} nor files that end in {', '.join(SUFFIXES)}")
     return Source(path, files)

@@ -16,7 +16,8 @@ EVERYTHING: frozenset[Holds] = frozenset(
 )
 
 Row = dict[str, Any]
-"""One row; every row of a format has the same keys in the same order, with values of the same types and no null."""
+"""One row; every row of a format has the same keys in the same order, with values of the same types and no null. Where the
+consumer wants it otherwise, the format's module says so."""
 
 
 class Unfit(ValueError):
@@ -59,3 +60,5 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """Other files that the consumer wants in the same folder, by name, from the names of the data files."""
     file_per_row: bool = False
     """Each row is a file of its own: a row is `{"name": …, "lines": […]}`, its lines the file's."""
+    per_prompt: bool = False
+    """A row is of the prompt alone: one is enough for all the examples of a prompt."""

@@ -35,7 +35,8 @@ def read_gpt(value: str) -> tuple[str, str, tuple[ToolCall, ...]]:
     for block in _CALL.finditer(value):
         if call := read_call(block[1]):
             piece = value[done : block.start()]
-            pieces.append(piece.removesuffix("\n") if piece.strip() else "")
+            told = piece.strip() or (own and not calls)  # after a block of our own layout blanks are the model's
+            pieces.append(piece.removesuffix("\n") if told else "")
             calls.append(call)
             done = block.end()
     rest = value[done:]

@@ -46,12 +46,20 @@ def from_parts(parts: Sequence[Any]) -> tuple[str, tuple[ImageAt, ...], str]:
     return text, tuple(images), reasoning
 
 
-def with_placeholders(message: Message) -> str:
-    """The content with `<image>` where its images stand. Raises `Unfit` where a literal one would be taken for another."""
-    if not message.images:
-        return message.content
-    if PLACEHOLDER in message.content:
-        raise Unfit("literal <image> beside images")
+def with_placeholders(example: Example) -> list[str]:
+    """The contents of all messages, with `<image>` where their images stand.
+
+    Raises `Unfit` where one in the text would be taken for an image: readers and trainers count them in order.
+    """
+    if not any(each.images for each in example.messages):
+        return [each.content for each in example.messages]
+    for each in example.messages:
+        if any(PLACEHOLDER in text for text in (each.content, each.reasoning, *(call.arguments for call in each.tool_calls))):
+            raise Unfit("literal <image> beside images")
+    return [_with_placeholders(each) for each in example.messages]
+
+
+def _with_placeholders(message: Message) -> str:
     pieces, done = [], 0
     for image in message.images:
         pieces += [message.content[done : image.at], PLACEHOLDER]

@@ -1,50 +1,65 @@
 """`messages`: chat messages as OpenAI's API writes them, with `reasoning_content`, which most chat templates read, and `weight`.
 
-Every message has the same keys, so that a file of any length loads as it is: `content` is a text, or in every row of a file with
-images a list of parts; arguments are the JSON text that the model wrote.
+Every message has the same keys and `content` is always a text, so that a file of any length loads as it is: images stand as
+`<image>` in it, with their URLs in the column `images`. Arguments are the JSON text that the model wrote. `weight` is 1 where a
+loss falls on the message and 0 elsewhere.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from kiseki.formats.columns import CALL, FACTS, arrow_schema, call_object, facts, tools_text
 from kiseki.formats.format import EVERYTHING, Format, Options, Row
-from kiseki.formats.images import as_parts
-from kiseki.trajectory.example import Example
-from kiseki.trajectory.json_rows import encode_row
+from kiseki.formats.images import urls, with_placeholders
+from kiseki.formats.reading import read_row
+from kiseki.trajectory.example import Example, trained
 from kiseki.trajectory.types import Message
+
+_MESSAGE = {
+    "role": str,
+    "content": str,
+    "reasoning_content": str,
+    "tool_calls": [CALL],
+    "tool_call_id": str,
+    "name": str,
+    "weight": int,
+}
+_COLUMNS = {"messages": [_MESSAGE], "tools": str, "images": [str], **FACTS}
 
 
 def write(example: Example, options: Options) -> list[Row]:
     """One row: `messages`, and `tools` as JSON text, since schemas differ from row to row."""
+    contents = with_placeholders(example)
+    loss = set(trained(example))
     return [
         {
-            "messages": [_message(each, at in example.masked) for at, each in enumerate(example.messages)],
-            "tools": encode_row(example.tools).decode(),
-            "prompt_index": example.prompt_index,
-            "sample_index": example.sample_index,
-            "completed": example.completed,
-            "reward": "" if example.reward is None else repr(example.reward),
-            "model": example.model,
-            "source": example.source,
+            "messages": [_message(each, contents[at], at in loss) for at, each in enumerate(example.messages)],
+            "tools": tools_text(example),
+            "images": urls(example),
+            **facts(example),
         }
     ]
 
 
-def _message(message: Message, masked: bool) -> dict[str, Any]:
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls
-    ]
+def _message(message: Message, content: str, loss: bool) -> dict[str, Any]:
     return {
         "role": message.role,
-        "content": as_parts(message),
+        "content": content,
         "reasoning_content": message.reasoning,
-        "tool_calls": calls,
+        "tool_calls": [call_object(call) for call in message.tool_calls],
         "tool_call_id": message.tool_call_id,
         "name": message.name,
-        "weight": 0 if masked else 1,
+        "weight": int(loss),
     }
 
 
-FORMAT = Format(name="messages", suffixes=(".jsonl",), write=write, holds=EVERYTHING)
+FORMAT = Format(
+    name="messages",
+    suffixes=(".jsonl", ".parquet"),
+    write=write,
+    holds=EVERYTHING,
+    read=partial(read_row, inline=False),
+    schema=partial(arrow_schema, _COLUMNS),
+)

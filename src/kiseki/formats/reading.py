@@ -6,7 +6,7 @@ Nothing is judged here: what is wrong with a row is the doctor's to say. A resul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,14 +38,15 @@ def read_row(row: Mapping[str, Any], *, inline: bool | None = None, key: str = "
     """The example in one row, decoded.
 
     inline: Whether `<think>` and call tags in the content of chat messages are reasoning and calls. None: they are where the row
-    has no fields for them. ShareGPT's always are. Default: None.
+    has no fields for them, ShareGPT's always. Default: None.
     key, number: What names the row in reports, and its number from 0, where it does not say so itself.
 
     Raises `ValueError` with the reason for a row without a conversation, or with a turn that is none.
     """
-    column, turns = conversation_of(row)
+    _, turns = conversation_of(row)
     tools = read_tools(row.get("tools"))
     sharegpt = any("from" in turn for turn in turns)
+    plain = inline is False
     if inline is None:
         inline = sharegpt or ("tools" not in row and not any(turn.get("tool_calls") for turn in turns))
     system = row.get("system")
@@ -58,44 +59,61 @@ def read_row(row: Mapping[str, Any], *, inline: bool | None = None, key: str = "
     for at, turn in enumerate(turns, 1):
         role = _role(turn, at)
         text, images, thinking = _content(turn, at)
-        if not images:
-            text, images = take_images(text)
         if role == "system" and inline and not tools:
             found, text = hermes.read_system(text)
             tools = tools or read_tools(found)
             if found and not text:
                 continue
+        if role in ("system", "user") and not images:
+            text, images = take_images(text)
         if str(turn.get("from", turn.get("role"))) in CALL_ROLES:
-            reasoning, calls = _bare_calls(text, at)
+            reasoning, text, calls = _bare_calls(text, at)
             if open_calls:
                 before = messages.pop()
                 reasoning = before.reasoning or reasoning
                 message = msgspec.structs.replace(before, reasoning=reasoning, tool_calls=before.tool_calls + calls)
             else:
-                message = Message(role="assistant", reasoning=reasoning, tool_calls=calls)
+                message = Message(role="assistant", content=text, reasoning=reasoning, tool_calls=calls)
         elif role == "assistant":
-            message = _assistant(turn, text, images, thinking, inline=inline)
+            message = _assistant(turn, text, images, thinking, inline=inline, plain=plain)
+            if not images:
+                text, images = take_images(message.content)
+                message = msgspec.structs.replace(message, content=text, images=images)
         elif role == "tool" and inline and "tool_call_id" not in turn:
-            messages += [
-                Message(role="tool", content=content, tool_call_id=call_id, name=name)
-                for call_id, name, content in hermes.read_results(text)
-            ]
+            for call_id, name, content in hermes.read_results(text):
+                content, shown = take_images(content)
+                messages.append(Message(role="tool", content=content, tool_call_id=call_id, name=name, images=shown))
             open_calls = False
             continue
         else:
+            if role == "tool" and not images:
+                text, images = take_images(text)
             named = _text(turn.get("name")) if role == "tool" else ""
             message = Message(role=role, content=text, tool_call_id=_text(turn.get("tool_call_id")), name=named, images=images)
         open_calls = role == "assistant"
         if role == "assistant" and _is_masked(turn):
             masked.add(len(messages))
         messages.append(message)
+    return make_example(row, messages, tools, masked=masked, key=key, number=number)
+
+
+def make_example(
+    row: Mapping[str, Any],
+    messages: Sequence[Message],
+    tools: tuple[dict[str, Any], ...],
+    *,
+    masked: Iterable[int] = (),
+    key: str = "",
+    number: int = 0,
+) -> Example:
+    """The example of a row whose conversation has been read: its calls and results joined, and what else the row says."""
     joined = join_calls(messages)
     return Example(
         messages=joined,
         tools=tools,
         masked=frozenset(masked),
         failed=frozenset(at for at, each in enumerate(joined) if each.role == "tool" and not result_ok(each.content)),
-        **_facts(row, column, key, number),
+        **_facts(row, key, number),
     )
 
 
@@ -203,7 +221,9 @@ def _content(turn: Mapping[str, Any], at: int) -> tuple[str, tuple[ImageAt, ...]
     return encode_row(value).decode(), (), ""
 
 
-def _assistant(turn: Mapping[str, Any], text: str, images: tuple[ImageAt, ...], thinking: str, *, inline: bool) -> Message:
+def _assistant(
+    turn: Mapping[str, Any], text: str, images: tuple[ImageAt, ...], thinking: str, *, inline: bool, plain: bool
+) -> Message:
     calls = _calls(turn.get("tool_calls"))
     reasoning = _reasoning(turn) or thinking
     if inline and not calls:
@@ -212,7 +232,7 @@ def _assistant(turn: Mapping[str, Any], text: str, images: tuple[ImageAt, ...], 
             text, told = split_inline(text, cut_short=False, has_native=bool(reasoning))
         inner, text, calls = hermes.read_gpt(text)
         reasoning = reasoning or told or inner
-    elif not reasoning and all(turn.get(name) is None for name in _REASONING_KEYS):
+    elif not plain and not reasoning and all(turn.get(name) is None for name in _REASONING_KEYS):
         text, reasoning = split_inline(text, cut_short=bool(calls), has_native=False)
     return Message(role="assistant", content=text, reasoning=reasoning, tool_calls=calls, images=images)
 
@@ -239,9 +259,12 @@ def _calls(value: Any) -> tuple[ToolCall, ...]:
     return tuple(made)
 
 
-def _bare_calls(text: str, at: int) -> tuple[str, tuple[ToolCall, ...]]:
-    """A turn that is one call's JSON or a list of them, perhaps after a think block."""
+def _bare_calls(text: str, at: int) -> tuple[str, str, tuple[ToolCall, ...]]:
+    """(reasoning, text, calls) of a turn that is one call's JSON or a list of them, perhaps in call tags after a text."""
     text, reasoning = split_inline(text, cut_short=False, has_native=False)
+    said, tag, payload = text.partition("<tool_call>")
+    in_tags = bool(tag) and text.lstrip()[:1] not in ("{", "[")
+    said, text = (said.rstrip(), payload.partition("</tool_call>")[0]) if in_tags else ("", text)
     try:
         value = decode_row(text.encode())
     except ValueError as error:
@@ -249,7 +272,7 @@ def _bare_calls(text: str, at: int) -> tuple[str, tuple[ToolCall, ...]]:
     calls = _calls(value if isinstance(value, list) else [value])
     if not calls:
         raise ValueError(f"turn {at} is to be a call, and is none")
-    return reasoning, calls
+    return reasoning, said, calls
 
 
 def arguments_text(value: Any) -> str:
@@ -285,7 +308,7 @@ _KNOWN = {
 _FACTS = ("model", "stop_reason", "finish_reason", "source", "seconds", "key", "reward")
 
 
-def _facts(row: Mapping[str, Any], column: str, key: str, number: int) -> dict[str, Any]:
+def _facts(row: Mapping[str, Any], key: str, number: int) -> dict[str, Any]:
     metadata = row.get("metadata")
     if isinstance(metadata, str):
         try:

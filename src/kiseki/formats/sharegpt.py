@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from kiseki.formats.columns import arrow_schema
 from kiseki.formats.format import EVERYTHING, Format, Options, Row
 from kiseki.formats.images import urls, with_placeholders
 from kiseki.trajectory.example import Example, prompt_text
@@ -14,12 +16,39 @@ from kiseki.trajectory.json_rows import encode_row
 from kiseki.trajectory.sharegpt import to_sharegpt
 from kiseki.trajectory.types import Message
 
+_METADATA = {
+    "key": str,
+    "model": str,
+    "stop_reason": str,
+    "finish_reason": str,
+    "reward": str,
+    "seconds": float,
+    "prompt_tokens": int,
+    "completion_tokens": int,
+    "reasoning_tokens": int,
+    "cached_tokens": int,
+    "cost": float,
+    "source": str,
+}
+_COLUMNS = {
+    "prompt_index": int,
+    "prompt": str,
+    "sample_index": int,
+    "conversations": [{"from": str, "value": str}],
+    "images": [str],
+    "metadata": _METADATA,
+    "completed": bool,
+    "partial": bool,
+    "toolsets_used": [str],
+}
 _EMPTY_THINK = "<think>\n</think>\n"
 
 
 def write(example: Example, options: Options) -> list[Row]:
     """One row. Results stand with the calls that they answer; images as `<image>`, with their URLs in `images`."""
-    turns = turns_of([_plain(each) for each in example.messages], example.tools)
+    contents = with_placeholders(example)
+    messages = [msgspec.structs.replace(each, content=contents[at]) for at, each in enumerate(example.messages)]
+    turns = turns_of(messages, example.tools)
     if options.empty_think == "drop":
         for turn in turns:
             if turn["from"] == "gpt":
@@ -73,13 +102,10 @@ def metadata(example: Example) -> dict[str, Any]:
     }
 
 
-def _plain(message: Message) -> Message:
-    return msgspec.structs.replace(message, content=with_placeholders(message), images=()) if message.images else message
-
-
 FORMAT = Format(
     name="sharegpt",
-    suffixes=(".jsonl",),
+    suffixes=(".jsonl", ".parquet"),
     write=write,
     holds=EVERYTHING - {"masks"},
+    schema=partial(arrow_schema, _COLUMNS),
 )

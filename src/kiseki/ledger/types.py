@@ -42,7 +42,7 @@ class Decision(msgspec.Struct, frozen=True):
     at: float
     """Unix seconds."""
     kind: str
-    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget`, `stop`."""
+    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget`, `tokens`, `stop`."""
     detail: str
     """In words, with the figures."""
 

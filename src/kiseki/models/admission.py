@@ -24,6 +24,7 @@ from kiseki.models.rate_limit import RateLimit
 
 TURNED_DOWN = 10
 """Calls in a row that do not fit into the budget, and it is spent: fewer may be large ones, while others still fit."""
+NO_TOKENS = "the endpoint answers without token ids, or not with all of them: of such calls none are kept"
 UNLIMITED = 1_000_000
 """A ceiling for calls that something else bounds."""
 
@@ -81,6 +82,8 @@ class Admission:
         """So many calls in a row were turned down for it that the run is at its end."""
         self.turned_down = 0
         """Calls that did not fit into the budget."""
+        self.without_tokens = 0
+        """Answers without the token ids that were asked for."""
         self.changed: Callable[[Change], None] = lambda change: None
         """Gets each decision when it is made."""
         self._clock = clock
@@ -127,6 +130,10 @@ class Admission:
             return
         now = self._clock()
         self.budget.settle(call.need, end)
+        if end.without_tokens:
+            self.without_tokens += 1
+            if self.without_tokens == 1:
+                self.changed(Change("tokens", NO_TOKENS))
         if call.ask.elsewhere is None:
             changes = self.limit.end(now, call.number, end)
             changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)

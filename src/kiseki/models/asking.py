@@ -62,7 +62,7 @@ class AskedModel:
                     end, waited = DROPPED, time.perf_counter() - began
                     reply, rate = await self.client.send(encoded)
                     reply = self._priced(reply, retries.made, waited, risked)
-                    end = end_of_reply(reply, rate)
+                    end = end_of_reply(reply, rate, wants_tokens=self._settings.capture_tokens)
                     request.allowance.spend(reply.call.usage.cost)
                     return reply
                 except ProviderError as error:

@@ -33,13 +33,15 @@ class CallEnd(msgspec.Struct, frozen=True):
     rate: RateInfo | None = None
     words: str = ""
     """What the endpoint said, without secrets."""
+    without_tokens: bool = False
+    """It gave no token ids though they were asked for."""
 
 
 class Change(msgspec.Struct, frozen=True):
     """A decision, for whoever wants to know why a run slows down."""
 
     kind: str
-    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget` or `stop`."""
+    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget`, `tokens` or `stop`."""
     detail: str
 
 
@@ -47,7 +49,7 @@ DROPPED = CallEnd("dropped", known=False)
 NOT_SENT = CallEnd("dropped")
 
 
-def end_of_reply(reply: ChatReply, rate: RateInfo | None) -> CallEnd:
+def end_of_reply(reply: ChatReply, rate: RateInfo | None, *, wants_tokens: bool = False) -> CallEnd:
     usage = reply.call.usage
     return CallEnd(
         "ok",
@@ -56,6 +58,7 @@ def end_of_reply(reply: ChatReply, rate: RateInfo | None) -> CallEnd:
         known=reply.call.usage_reported,
         completion_tokens=usage.completion_tokens,
         rate=rate,
+        without_tokens=wants_tokens and reply.call.tokens is None,
     )
 
 

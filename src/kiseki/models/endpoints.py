@@ -62,6 +62,8 @@ class ModelSettings(msgspec.Struct, frozen=True):
     """Requests after the first one that a retryable failure may cost. Default: 5."""
     price: Price | None = None
     """What a token costs, where that is known. Default: not known."""
+    capture_tokens: bool = False
+    """Ask for the ids of prompt and reply and the reply's logprobs, and keep them (`ModelCall.tokens`). Default: False."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -86,6 +88,8 @@ class Host(msgspec.Struct, frozen=True):
     """Takes `stream_options`; where not, the last chunk carries the usage unasked."""
     echo: tuple[str, ...] = ()
     """Fields of an assistant message in which the host wants the model's reasoning back on the next turn."""
+    token_ids: Extras | None = None
+    """The body fields that ask for token ids and logprobs; None where we know of none."""
 
 
 def _effort_field(effort: str) -> Extras:
@@ -101,6 +105,9 @@ def _thinking_effort(effort: str) -> Extras:
 
 
 _THINKING_OFF: Extras = {"thinking": {"type": "disabled"}}
+# Of vLLM and, where the reply is not streamed, SGLang (`ChatCompletionRequest` in the `protocol.py` of each). Other servers
+# ignore them, or answer with logprobs alone.
+_TOKEN_IDS: Extras = {"logprobs": True, "return_token_ids": True}
 
 # From each API's reference (openrouter.ai/docs, platform.openai.com/docs/api-reference/chat, api-docs.deepseek.com
 # "Thinking Mode", platform.kimi.ai, docs.z.ai, console.groq.com/docs/reasoning, docs.mistral.ai "Adjustable",
@@ -208,10 +215,11 @@ LOCAL = Host(
     effort=_effort_field,
     no_reasoning={"chat_template_kwargs": {"enable_thinking": False}},
     echo=("reasoning", "reasoning_content"),
+    token_ids=_TOKEN_IDS,
 )
 OLLAMA_PORT = 11434  # its documented default
 OLLAMA = Host("Ollama", effort=_effort_field, no_reasoning={"reasoning_effort": "none"}, echo=("reasoning",))
-UNKNOWN = Host("", keys=("OPENAI_API_KEY",))
+UNKNOWN = Host("", keys=("OPENAI_API_KEY",), token_ids=_TOKEN_IDS)
 
 
 def host_of(base_url: str) -> Host:
@@ -281,6 +289,13 @@ def request_extras(settings: ModelSettings) -> Extras:
             extras["stream_options"] = {"include_usage": True}
     extras.update(_provider_fields(host, settings))
     extras.update(_reasoning_fields(host, settings))
+    if settings.capture_tokens:
+        if host.token_ids is None:
+            raise UsageError(
+                f"--capture_tokens: no documented field gives token ids at {_name(host, settings)}; a server of one's own does, "
+                "vLLM or SGLang."
+            )
+        extras.update(host.token_ids)
     if host is OPENROUTER:
         extras["usage"] = {"include": True}
     return extras

@@ -39,7 +39,7 @@ def ignored_flags(settings: ModelSettings) -> list[str]:
     return [
         f"--{name}"
         for name in settings.__struct_fields__
-        if is_builtin(settings.model) and getattr(settings, name) != getattr(default, name)
+        if is_builtin(settings.model) and name != "capture_tokens" and getattr(settings, name) != getattr(default, name)
     ]
 
 
@@ -66,7 +66,7 @@ def open_client(settings: ModelSettings) -> ChatClient:
     if is_builtin(settings.model):
         from kiseki.models.practice import PracticeModel
 
-        return PracticeModel()
+        return PracticeModel(capture_tokens=settings.capture_tokens)
     from kiseki.models.openai_chat import OpenAIChat
 
     return OpenAIChat(settings)

@@ -12,6 +12,7 @@ import msgspec
 
 from kiseki.models.mock_images import chat_images
 from kiseki.models.mock_script import Asked, MockConfig, Situation, Turn, fill
+from kiseki.models.mock_tokens import stream_tokens
 
 encode = msgspec.json.Encoder().encode
 
@@ -182,12 +183,15 @@ def _usage(prompt_chars: int, content: Any, reasoning: str, calls: list[dict[str
 def events(answer: dict[str, Any]) -> bytes:
     """The same answer as a stream of server-sent events, `[DONE]` included."""
     head = {**answer, "object": "chat.completion.chunk"}
-    usage = head.pop("usage", None)
+    usage, prompt_ids = head.pop("usage", None), head.pop("prompt_token_ids", None)
     choice = answer["choices"][0]
     chunks: list[dict[str, Any]] = [
         {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in _deltas(choice["message"])
     ]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    if prompt_ids is not None:
+        chunks[0]["prompt_token_ids"] = prompt_ids
+        stream_tokens(choice, [chunk["choices"][0] for chunk in chunks[1:]])
     if usage is not None:
         chunks.append({**head, "choices": [], "usage": usage})
     lines = [b": MOCK PROCESSING\n\n", *(b"data: %b\n\n" % encode(chunk) for chunk in chunks), b"data: [DONE]\n\n"]

@@ -11,6 +11,7 @@ import socket
 import struct
 
 from kiseki.models.mock_answer import encode, model_list
+from kiseki.models.mock_completions import answer_generate
 from kiseki.models.mock_images import picture_at, wants_image
 from kiseki.models.mock_state import Answer, MockState
 
@@ -92,11 +93,15 @@ class MockConnection(asyncio.Protocol):
         state = self._state
         path, _, query = target.partition("?")
         chat = path.endswith("/chat/completions")  # under any base path, and as a proxy would get it
-        if method == "POST" and (chat or wants_image(path)):
+        generate = path == "/generate" and bool(state.config.tokenizer)
+        if method == "POST" and (chat or generate or wants_image(path)):
             state.in_flight += 1
             state.peak_in_flight = max(state.peak_in_flight, state.in_flight)
             self._busy = True
-            answer = state.answer_chat(headers, body) if chat else state.answer_image(path, headers, body)
+            if generate:
+                answer = answer_generate(state, headers, body)
+            else:
+                answer = state.answer_chat(headers, body) if chat else state.answer_image(path, headers, body)
             state.note(answer, headers, body)
             if answer.fault == "stall":
                 return
@@ -106,6 +111,8 @@ class MockConnection(asyncio.Protocol):
                 self._finish(answer)
         elif method == "GET" and path == "/stats":
             self._send(Answer(200, encode(state.stats(log="log=1" in query.split("&"), own=self))))
+        elif method == "GET" and path == "/health":
+            self._send(Answer(200, b"{}"))
         elif method == "GET" and path.endswith("/v1/models"):
             self._send(Answer(200, encode(model_list(state.config))))
         elif method == "GET" and (picture := picture_at(path)) is not None:

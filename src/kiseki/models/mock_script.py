@@ -69,6 +69,9 @@ REASONING_FIELDS = (
 )
 
 
+IDS_AS = ("vllm", "sglang", "none")
+
+
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     """One of `FAULT_KINDS`."""
@@ -171,12 +174,21 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What GET /v1/models lists besides `mock`."""
     seed: int = 0
     """Of faults and jitter; what a request gets depends on it, the conversation, and how often this turn was asked."""
+    ids_as: str = "vllm"
+    """Where token ids stand in a reply to `return_token_ids`: one of `IDS_AS`. Default: where vLLM has them."""
+    strip_reasoning: bool = False
+    """Prompts are rendered without the reasoning of earlier turns, as many templates do it, so that none begins with the ids of
+    the call before. Default: False."""
+    tokenizer: str = ""
+    """Folder with the `tokenizer.json` that POST /generate reads and writes ids with. Default: there is no such endpoint."""
     record: int = 0
     """Requests of which the server keeps headers and body for `/stats?log=1`. Default: 0."""
 
     def __post_init__(self) -> None:
         for kind in (*self.faults, self.fail_kind):
             Fault(kind)
+        if self.ids_as not in IDS_AS:
+            raise ValueError(f"ids_as {self.ids_as!r} is none of: {', '.join(IDS_AS)}")
         if sum(self.faults.values()) > 1.0 or any(rate < 0.0 for rate in self.faults.values()):
             raise ValueError("the probabilities of all faults must be at least 0 and at most 1 together")
         for name in ("requests_per_minute", "tokens_per_minute", "burst", "fail_after", "fail_for"):
@@ -216,6 +228,8 @@ class Asked(msgspec.Struct):
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     modalities: list[str] | None = None
     image_config: dict[str, Any] = {}
+    return_token_ids: bool = False
+    logprobs: bool | None = False
 
     @property
     def most(self) -> int | None:

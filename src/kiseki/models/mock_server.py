@@ -6,8 +6,8 @@
 
 It runs in a thread of its own with its own event loop; `process=True` runs it in a child process instead, so that its CPU
 (`stats()["cpu_seconds"]`) is not that of what is measured. `serve` is the same without either, for the command line.
-Loopback only: it takes no bind address. Endpoints: POST /v1/chat/completions, POST /v1/images/generations, POST /fal/MODEL,
-GET /v1/models, GET /images/NAME.png, GET /stats (`?log=1`).
+Loopback only: it takes no bind address. Endpoints: POST /v1/chat/completions, POST /generate, POST /v1/images/generations,
+POST /fal/MODEL, GET /v1/models, GET /images/NAME.png, GET /health, GET /stats (`?log=1`).
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from kiseki.models.mock_script import (
     situation_of,
     turn_of,
 )
+from kiseki.models.mock_tokens import NOT_STREAMED, add_tokens
 
 HTML_PAGE = (
     b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title><style>body{color:red}</style></head>"
@@ -113,7 +114,7 @@ class MockState:
         try:
             asked = _decode_asked(body)
         except msgspec.DecodeError as error:
-            return _error(Fault("bad_request"), 400, "invalid_request_error", str(error))
+            return error_answer(Fault("bad_request"), 400, "invalid_request_error", str(error))
         config, situation = self.config, situation_of(asked)
         self.starts += situation.turn == 0
         self.images_shown += len(situation.images)
@@ -131,7 +132,16 @@ class MockState:
         if config.jitter:
             latency += config.jitter * draw(config.seed, f"{key}/{nth}", "jitter")
         chars = len(body) + sum(IMAGE_CHARS - len(url) for url in situation.images)
-        answer = self._answer(asked, fault, headers, lambda kind: completion(config, asked, situation, turn, kind, chars))
+
+        def whole(kind: str) -> dict[str, Any]:
+            made = completion(config, asked, situation, turn, kind, chars)
+            if asked.return_token_ids and config.ids_as != "none":
+                add_tokens(made, body, config, logprobs=bool(asked.logprobs))
+            return made
+
+        if asked.return_token_ids and asked.stream and config.ids_as == "sglang":
+            return error_answer(Fault("bad_request"), 400, "BadRequestError", NOT_STREAMED)
+        answer = self._answer(asked, fault, headers, whole)
         self.images_made += answer.status == 200 and "image" in (asked.modalities or ())
         answer.latency, answer.key, answer.turn = latency, key, situation.turn
         if self._buckets:
@@ -145,7 +155,7 @@ class MockState:
         try:
             asked = _decode_asked_image(body)
         except msgspec.DecodeError as error:
-            return _error(Fault("bad_request"), 400, "invalid_request_error", str(error))
+            return error_answer(Fault("bad_request"), 400, "invalid_request_error", str(error))
         key = hashlib.blake2b(body, digest_size=8).hexdigest()
         nth = self._asked_before[key]
         self._asked_before[key] += 1
@@ -153,7 +163,7 @@ class MockState:
         kind = fault.kind if fault is not None else ""
         answer = self._failing(fault, headers, stream=False)
         if kind == "content_filter":
-            answer = _error(Fault(kind), 400, "moderation_blocked", _REFUSED_IMAGE)
+            answer = error_answer(Fault(kind), 400, "moderation_blocked", _REFUSED_IMAGE)
         if answer is None:
             report = self.config.report_cost
             found, cost = image_answer(asked, path, headers.get("host", ""), report_cost=report, empty=kind == "empty")
@@ -210,7 +220,7 @@ class MockState:
         kind = fault.kind if fault is not None else ""
         if fault is not None and kind in HTTP_FAULTS:
             status, code, words = HTTP_FAULTS[kind]
-            answer = _error(fault, status, code, words.format(authorization=headers.get("authorization", "none")))
+            answer = error_answer(fault, status, code, words.format(authorization=headers.get("authorization", "none")))
             wait = fault.retry_after
             if wait is None and kind == "rate_limit":
                 wait = self.config.retry_after
@@ -251,7 +261,7 @@ class MockState:
             self.log.append({**entry, "headers": shown, "body": _json_or_text(body)})
 
 
-def _error(fault: Fault, status: int, code: str, words: str) -> Answer:
+def error_answer(fault: Fault, status: int, code: str, words: str) -> Answer:
     return Answer(status, encode({"error": {"message": words, "type": code, "code": code}}), fault=fault.kind)
 
 

@@ -138,7 +138,8 @@ class OpenAIChat:
             raise ProviderUnreachable(f"No connection to {self._url}: {_reason(error)}", sent=sent) from error
         if (inside := error_inside(answer)) is not None:
             raise inside
-        return reply_of(answer, started=started, seconds=time.perf_counter() - clock), rate
+        seconds = time.perf_counter() - clock
+        return reply_of(answer, started=started, seconds=seconds, capture_tokens=self.settings.capture_tokens), rate
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp

@@ -107,6 +107,8 @@ class StreamedReply:
         self._legacy: _Call | None = None
         self._finish: Any = None
         self._message: WireMessage | None = None
+        self._token_ids: list[Any] = []
+        self._logprobs: list[Any] = []
 
     @property
     def ended(self) -> bool:
@@ -133,6 +135,8 @@ class StreamedReply:
         head.model = head.model or chunk.model
         head.provider = head.provider or chunk.provider
         head.usage = chunk.usage or head.usage
+        if chunk.prompt_token_ids is not None:
+            head.prompt_token_ids = chunk.prompt_token_ids
         if chunk.error:
             self.error = chunk
             return
@@ -144,6 +148,8 @@ class StreamedReply:
             return
         if choice.finish_reason:
             self._finish = choice.finish_reason
+        if choice.token_ids or choice.logprobs:
+            self._take_tokens(choice)
         if choice.message is not None:  # a whole message inside a stream: what a server sends that only pretends to stream
             self._message = choice.message
         if choice.delta is not None:
@@ -171,8 +177,19 @@ class StreamedReply:
             message.tool_calls = [call.whole() for call in self._calls]
         if self._legacy is not None:
             message.function_call = self._legacy.whole().function
-        self._head.choices = [WireChoice(message=message, finish_reason=self._finish)]
+        choice = WireChoice(message=message, finish_reason=self._finish)
+        if self._token_ids:
+            choice.token_ids, choice.logprobs = self._token_ids, {"content": self._logprobs}
+        self._head.choices = [choice]
         return self._head
+
+    def _take_tokens(self, choice: WireChoice) -> None:
+        """Those of one chunk. What is no list of them makes the whole no list of ids, so that a part is not taken for all."""
+        ids = [] if choice.token_ids is None else choice.token_ids if isinstance(choice.token_ids, list) else [None]
+        content = choice.logprobs.get("content") if isinstance(choice.logprobs, dict) else None
+        self._token_ids += ids
+        self._logprobs += content if isinstance(content, list) else []
+        self._size += len(ids)
 
     def _take(self, delta: WireMessage) -> None:
         if isinstance(delta.content, list):

@@ -6,6 +6,9 @@ reasoning under the names that the host wants it back in (`Host.echo`). Argument
 the raw text.
 
 What comes back is read leniently (`Any` where servers differ), and everything textual is cleaned once, here.
+
+Token ids stand where vLLM puts them (`prompt_token_ids` of the answer, `token_ids` of the choice), or SGLang (`prompt_token_ids`
+and `response_token_ids` of the choice); logprobs, with both, where OpenAI has them (`logprobs.content[].logprob`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from kiseki.models.base import ChatReply, ToolSchema
 from kiseki.models.endpoints import Host
 from kiseki.trajectory.reasoning import join_reasoning, native_reasoning, split_content, split_inline
 from kiseki.trajectory.text import clean_text
-from kiseki.trajectory.types import Message, ModelCall, ToolCall, Usage
+from kiseki.trajectory.types import CallTokens, Message, ModelCall, ToolCall, Usage
 
 INVALID_ARGUMENTS = "_invalid_arguments"
 CALL_EXTRAS = "tool_call_extras"
@@ -61,6 +64,10 @@ class WireChoice(msgspec.Struct):
     delta: WireMessage | None = None
     finish_reason: Any = None
     error: Any = None
+    token_ids: Any = None
+    logprobs: Any = None
+    prompt_token_ids: Any = None
+    response_token_ids: Any = None
 
 
 class WireUsage(msgspec.Struct):
@@ -80,6 +87,7 @@ class WireCompletion(msgspec.Struct):
     choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Any = None
+    prompt_token_ids: Any = None
 
 
 _decode_completion = msgspec.json.Decoder(WireCompletion).decode
@@ -176,8 +184,9 @@ def object_text(arguments: str) -> str:
     return arguments
 
 
-def reply_of(answer: WireCompletion, *, started: float, seconds: float) -> ChatReply:
-    """The reply that a whole answer carries. Raises BadResponse where it has no choice, or an empty one.
+def reply_of(answer: WireCompletion, *, started: float, seconds: float, capture_tokens: bool = False) -> ChatReply:
+    """The reply that a whole answer carries, with its token ids where those are wanted. Raises BadResponse where it has no
+    choice, or an empty one.
 
     Errors that the answer carries are the caller's (`failures.error_inside`).
     """
@@ -221,8 +230,37 @@ def reply_of(answer: WireCompletion, *, started: float, seconds: float) -> ChatR
             _string(answer.model),
             _string(answer.provider),
             _string(answer.id),
+            tokens=_tokens(answer) if capture_tokens else None,
         ),
     )
+
+
+def _tokens(answer: WireCompletion) -> CallTokens | None:
+    """The ids of a whole answer; None where it has none, or fewer than its usage counts: a part would be taken for the whole."""
+    assert answer.choices
+    choice = answer.choices[0]
+    prompt = _ids(answer.prompt_token_ids) or _ids(choice.prompt_token_ids)
+    completion = _ids(choice.token_ids if choice.token_ids is not None else choice.response_token_ids)
+    if not prompt or completion is None or len(completion) < _usage(answer.usage).completion_tokens:
+        return None
+    return CallTokens(prompt, completion, _logprobs(choice.logprobs, len(completion)))
+
+
+def _ids(value: Any) -> tuple[int, ...] | None:
+    """Token ids as the server gave them; None for anything that is not a list of them."""
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        return None
+    return tuple(value) if not value or (min(value) >= 0 and max(value) < 2**31) else None
+
+
+def _logprobs(value: Any, count: int) -> tuple[float, ...]:
+    """One for each of `count` ids; none at all where any is missing."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(content, list) or len(content) != count:
+        return ()
+    found = [each.get("logprob") if isinstance(each, dict) else None for each in content]
+    numbers = tuple(float(each) for each in found if isinstance(each, int | float) and -MOST < each < MOST)
+    return numbers if len(numbers) == count else ()
 
 
 def _reasoning_fields(wire: WireMessage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files of rows, written: JSON lines (plain, .gz, .zst), and parquet in the columns of another parquet file."""
+"""Files of rows, written: JSON lines (plain, .gz, .zst), and parquet in the columns of another parquet file or of a schema."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ class RowWriter(Protocol):
         """The rest is written, and the file is safe on the disk."""
 
 
-def open_writer(path: Path, temporary: Path, like: Path | None = None) -> RowWriter:
+def open_writer(path: Path, temporary: Path, like: Path | None = None, *, schema: Any = None) -> RowWriter:
     """A writer of `temporary` in the format that the name of `path` says (see `SUFFIXES`); to rename it is the caller's.
 
-    The same rows give the same bytes. `like`: a parquet file, needed for parquet: its columns are written, and what the first
-    rows have beyond them. Raises `UsageError` for a format that cannot be written; `write` and `close` raise `DatasetError`
-    for a row that does not fit the columns, and `OSError` for a disk that does not take it.
+    The same rows give the same bytes. `like`: a parquet file, or `schema`: a `pyarrow.Schema`; one is needed for parquet: its
+    columns are written, and what the first rows have beyond them. Raises `UsageError` for a format that cannot be written;
+    `write` and `close` raise `DatasetError` for a row that does not fit the columns, and `OSError` for a disk that does not take
+    it.
     """
     if not is_row_file(path):
         raise UsageError(f"cannot write {path}: the name of a file of rows ends in {', '.join(SUFFIXES)}")
     if format_of(path) != ".parquet":
         return _LineWriter(path, temporary)
-    if like is None or format_of(like) != ".parquet":
+    if schema is None and (like is None or format_of(like) != ".parquet"):
         raise UsageError("parquet output needs parquet input; choose .jsonl, .jsonl.gz or .jsonl.zst")
-    return _ParquetWriter(path, temporary, like)
+    return _ParquetWriter(path, temporary, read_schema(like) if like else schema)
 
 
 class _LineWriter:
@@ -70,8 +71,7 @@ class _LineWriter:
 
 
 class _ParquetWriter:
-    def __init__(self, path: Path, temporary: Path, like: Path) -> None:
-        schema = read_schema(like)
+    def __init__(self, path: Path, temporary: Path, schema: Any) -> None:
         self._path = path
         self._file = temporary.open("wb")
         self._groups = RowGroups(self._file, schema)

@@ -17,10 +17,13 @@ from hashlib import blake2b
 import msgspec
 
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.models.endpoints import LOCAL
+from kiseki.models.mock_tokens import logprobs_of, prompt_ids, reply_ids
 from kiseki.models.practice.recognise import choose_flow
 from kiseki.models.practice.view import Kit, Result, Turn, brief, read_result
+from kiseki.models.wire import encode_tools, wire_message
 from kiseki.trajectory.text import clean_text
-from kiseki.trajectory.types import Message, ModelCall, ToolCall, Usage
+from kiseki.trajectory.types import CallTokens, Message, ModelCall, ToolCall, Usage
 
 MODEL_NAME = "builtin/practice"
 MAX_CALLS = 8
@@ -29,6 +32,10 @@ MAX_CALLS = 8
 
 class PracticeModel:
     """A `ChatClient` that needs nothing. Never raises; always answers by its eighth call."""
+
+    def __init__(self, *, capture_tokens: bool = False) -> None:
+        """`capture_tokens`: give ids, a token for each byte (`mock_tokens`), so that formats with ids can be tried."""
+        self._capture_tokens = capture_tokens
 
     def encode(self, request: ChatRequest) -> tuple[ChatRequest, int]:
         """The request as it is; its size without that of the tools."""
@@ -49,6 +56,7 @@ class PracticeModel:
             finish_reason="tool_calls" if calls else "stop",
             usage=estimate_usage(request, message),
             model=MODEL_NAME,
+            tokens=_tokens(request, message) if self._capture_tokens else None,
         )
         return ChatReply(message, call), None
 
@@ -128,6 +136,14 @@ def _from_results(results: list[Result]) -> Turn:
         "I stop here and report what the last tool calls gave, without guessing further.",
         text=f"This is as far as I got. The last tool results were:\n{told}",
     )
+
+
+def _tokens(request: ChatRequest, reply: Message) -> CallTokens:
+    prompt = prompt_ids(
+        [wire_message(each, LOCAL) for each in request.messages], msgspec.json.decode(encode_tools(request.tools))
+    )
+    completion = reply_ids(wire_message(reply, LOCAL))
+    return CallTokens(tuple(prompt), tuple(completion), tuple(logprobs_of(completion)))
 
 
 def estimate_usage(request: ChatRequest, reply: Message) -> Usage:
