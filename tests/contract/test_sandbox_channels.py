@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 
 import pytest
 from contract.backends import SHELLS, Place, only, places
@@ -113,12 +115,44 @@ def test_closing_kills_all_that_it_started(place: Place) -> None:
         await asyncio.sleep(0)
         await channel.close()
         assert await reading == b""
-        assert await until(lambda: len(alive_with(f"sleep\0{mark}.")) == 1)
+        assert len(alive_with(f"sleep\0{mark}.")) == 1
         left = await box.open_channel(["sh", "-c", f"(setsid sleep {mark}.4 >/dev/null &); echo up"])
         assert await rest(left) == b"up\n"
         await left.close()
-        assert await until(lambda: len(alive_with(f"sleep\0{mark}.")) == 1)
+        assert len(alive_with(f"sleep\0{mark}.")) == 1
         assert await out(box, "echo ok") == "ok\n"
+
+    within(place, body)
+
+
+HOLD = """
+import ctypes, os, sys, time
+SEIZE, CONTINUE, AT_EXIT, EXITING = 0x4206, 7, 0x40, 6
+pid, trace = int(sys.argv[1]), ctypes.CDLL(None, use_errno=True).ptrace
+if trace(SEIZE, pid, None, ctypes.c_void_p(AT_EXIT)):
+    sys.exit(os.strerror(ctypes.get_errno()))
+print(flush=True)
+while os.WIFSTOPPED(status := os.waitpid(pid, 0x40000000)[1]):
+    if status >> 16 == EXITING:
+        time.sleep(0.5)
+    trace(CONTINUE, pid, None, None)
+"""
+"""Keeps a process that was killed for a while, as a machine under load does: all that others look at is still there."""
+
+
+def test_closing_waits_for_what_dies_slowly(place: Place) -> None:
+    async def body(box: Sandbox) -> None:
+        mark = f"4{os.getpid() % 10_000:04}"
+        channel = await box.open_channel(["sh", "-c", f"(setsid sleep {mark}.1 &); echo up; read line"])
+        assert await heard(channel, 3) == b"up\n"
+        assert await until(lambda: len(alive_with(f"sleep\0{mark}.")) == 1)
+        words = [sys.executable, "-c", HOLD, str(alive_with(f"sleep\0{mark}.")[0])]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
+            assert holder.stdout and holder.stderr
+            if not holder.stdout.readline():
+                pytest.skip(f"no process can be traced here: {holder.stderr.read().decode()}")
+            await channel.close()
+            assert alive_with(f"sleep\0{mark}.") == []
 
     within(place, body)
 

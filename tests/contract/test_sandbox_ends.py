@@ -103,6 +103,30 @@ def test_closing_while_it_opens_leaves_nothing(place: Place) -> None:
     asyncio.run(main())
 
 
+def test_closing_while_it_cleans_up_leaves_nothing(place: Place) -> None:
+    """Whoever is cancelled again, or while a start that failed is taken down, leaves when all of it is gone."""
+
+    async def main() -> None:
+        async with sandboxes(settings(place)) as opener:
+            begin = time.monotonic()
+            await (await opener.open()).close()
+            usual = time.monotonic() - begin
+            for part in (0, 0.05, 0.2, 0.4):
+                task = asyncio.create_task(opener.open())
+                await asyncio.sleep(part * usual)
+                if task.done():  # the first one took longer: it logged in, or tried what doesn't work here
+                    await (await task).close()
+                else:
+                    for _ in range(5):
+                        task.cancel()
+                        await asyncio.sleep(0)
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                assert place.traces(LABEL) == []
+
+    asyncio.run(main())
+
+
 def test_a_late_start_is_an_error_and_leaves_nothing(place: Place) -> None:
     async def main() -> None:
         async with sandboxes(msgspec.structs.replace(settings(place), start_timeout=0.0001)) as opener:

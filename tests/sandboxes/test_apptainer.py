@@ -442,8 +442,9 @@ def test_a_cancelled_start_leaves_nothing(fake: Apptainer) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert not folders.left_over(LABEL) and not alive(LABEL)
 
-    for after in ("overlay", "start", "list", "exec"):
+    for after in ("overlay", "start", "stop", "list", "exec"):  # "stop": of a way that this installation refuses
         asyncio.run(main(after))
         assert nothing_left()
 

@@ -34,6 +34,7 @@ from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.bubblewrap import working_program
 from kiseki.sandboxes.owners import LeftOver
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ShellSandbox
 from kiseki.sandboxes.slots import NOT_HELD, Slots
 from kiseki.sandboxes.warm import WarmPool
@@ -184,6 +185,6 @@ async def _entered(sandbox: ShellSandbox, cwd: str) -> ShellSandbox:
         if cwd:
             await sandbox.enter(clean_text(cwd))
     except BaseException:
-        await sandbox.close()
+        await settled(sandbox.close())
         raise
     return sandbox

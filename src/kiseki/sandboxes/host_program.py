@@ -32,6 +32,8 @@ class HostProgram:
         self.shell_pid = 0
         """Of the program that the reporter waits for, outside; looked up for a session shell only."""
         self.killed = False
+        self.ending: set[int] = set()
+        """What was killed with it, outside; some may not be gone yet."""
         self._take: Callable[[bytes], None] | None = None
 
     @property

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from kiseki.errors import SandboxError
 from kiseki.sandboxes import cgroup, folders, processes
 from kiseki.sandboxes.base import OPEN_FILES, Limits
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ShellSandbox, below
 from kiseki.sandboxes.supervisor import HostSupervisor
 
@@ -76,7 +77,7 @@ async def launch(blueprint: Blueprint, folder: Path, group: cgroup.Group | None,
         )
         await sandbox.start()
     except BaseException as error:
-        await asyncio.shield(asyncio.ensure_future(machine.abandon()))
+        await settled(machine.abandon())
         if isinstance(error, OSError):
             raise SandboxError(f"the sandbox did not start: {error}") from error
         raise
@@ -153,13 +154,15 @@ class _Parts:
     async def remove(self) -> None:
         """End every process, wait for that, remove cgroup and folder."""
         if self._process:
+            killed: set[int] = set()
             if self._blueprint.own_namespace and self._first:
                 # With its first process the whole namespace dies; the process started here waits for that and ends.
                 processes.send([self._first], signal.SIGKILL)
             else:
                 # Also while it opens: the isolating program's child does not yet die with its parent.
-                processes.end_all(self._all_running)
+                killed = processes.end_all(self._all_running)
             await processes.wait_exit(self._process, EXIT_TIMEOUT)
+            await processes.wait_gone(killed, EXIT_TIMEOUT)
         await self._remove_group()
         if self._blueprint.own_namespace:
             folders.remove(self._folder)  # Holds a few FIFOs.

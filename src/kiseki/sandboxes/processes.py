@@ -19,6 +19,8 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 HUNT_ROUNDS = 100
 """How often `end_all` looks again for processes started meanwhile. What it found is stopped and cannot fork: three rounds
 are the rule, and a fork bomb dries up after a few."""
+GONE_PAUSES = (0.001, 0.02)
+"""Seconds between looks whether what was killed is gone: at first, and at most."""
 
 
 class Process(NamedTuple):
@@ -127,8 +129,8 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
-def end_all(find: Callable[[], Iterable[int]]) -> None:
-    """SIGKILL everything that `find` returns, until it returns nothing new.
+def end_all(find: Callable[[], Iterable[int]]) -> set[int]:
+    """SIGKILL everything that `find` returns, until it returns nothing new. Returns what that was; it need not be gone yet.
 
     Each is stopped first: a stopped process neither forks nor notices its child's death, so the set cannot grow behind us. But
     for a fork that was under way (into new namespaces it takes milliseconds): that one ends, unless SIGKILL comes before, so
@@ -142,11 +144,24 @@ def end_all(find: Callable[[], Iterable[int]]) -> None:
             send(new, signal.SIGSTOP)
             found |= new
         elif found == killed:
-            return
+            return found
         else:
             send(found - killed, signal.SIGKILL)
             killed = set(found)
     send(found, signal.SIGKILL)
+    return found
+
+
+async def wait_gone(pids: Iterable[int], seconds: float) -> None:
+    """Until none of these, which were killed, runs any more, or for `seconds`: the kernel takes its time, and under load more."""
+    pause, most = GONE_PAUSES
+    end = time.monotonic() + seconds
+    left = list(pids)
+    while left := [pid for pid in left if (process := look(pid)) and process.running]:
+        if time.monotonic() >= end:
+            return
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, most)
 
 
 async def wait_exit(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -113,7 +113,8 @@ class Supervisor(Protocol):
         ...
 
     async def end_program(self, program: Program) -> None:
-        """Kill what `open_program` gave, with all that it started, whether or not it has ended, and let go of it. Once only."""
+        """Kill what `open_program` gave, with all that it started, whether or not it has ended, wait some seconds at most until
+        that is gone, and let go of it. Once only."""
         ...
 
     def stop(self, reason: str) -> None:

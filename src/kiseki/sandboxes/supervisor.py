@@ -29,12 +29,15 @@ from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT
 from kiseki.sandboxes.host_program import HostProgram, own
 from kiseki.sandboxes.pipes import Writer, read_some
 from kiseki.sandboxes.programs import SESSION, Program
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.streams.hunt import RUN_COOKIE
 
 STATUS_LINE_LIMIT = 4096
 """A longer line in the status pipe is a forgery."""
 OPEN_SECONDS = 60.0
 """For a program to be started; it takes milliseconds, unless the supervisor is stopped."""
+GONE_SECONDS = 5.0
+"""For what a program's end has killed to be gone; milliseconds, too. What is in uninterruptible I/O is left then."""
 
 
 class HostSupervisor:
@@ -131,7 +134,7 @@ class HostSupervisor:
             if not self.dead and not program.opened.done() and not program.exited.done():
                 raise SandboxError(f"no program was started in the sandbox within {OPEN_SECONDS:g} s")
         except BaseException:
-            await self.end_program(program)
+            await settled(self.end_program(program))
             raise
         if program.exited.done() and program.exited.result() == NOT_STARTED:
             self.forget(program)
@@ -143,9 +146,12 @@ class HostSupervisor:
         mine.unfollow()
         if not self.dead:
             self._kill(mine)
+            if not mine.exited.done():  # It is not there yet.
+                await asyncio.wait([mine.exited], timeout=GONE_SECONDS)
+            await processes.wait_gone(mine.ending, GONE_SECONDS)
         if mine.exited.done():
             self.forget(mine)
-        else:  # It is not there yet.
+        else:
             mine.exited.add_done_callback(lambda _: self.forget(mine))
 
     def _spawn(self, script: str, *, stdin: bool, cookie: bool = True) -> HostProgram:
@@ -208,7 +214,7 @@ class HostSupervisor:
         program.killed = True
         if not program.inner_pid and not program.exited.done():
             return  # When the supervisor tells its pid, it is killed.
-        processes.end_all(lambda: self._started_by_program(program))
+        program.ending |= processes.end_all(lambda: self._started_by_program(program))
         program.end(KILLED)
 
     def kill_shell(self, session: Program) -> None:

@@ -37,6 +37,7 @@ from kiseki.sandboxes.apptainer.instance import (
     instance_name,
 )
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ShellSandbox
 from kiseki.sandboxes.streams.remote import open_remote
 
@@ -105,7 +106,7 @@ class Apptainer:
         try:
             await machine.start()
         except BaseException as error:
-            await asyncio.shield(asyncio.ensure_future(machine.abandon()))
+            await settled(machine.abandon())
             said = error.strerror if isinstance(error, OSError) else str(error)
             if isinstance(error, SandboxError | OSError):
                 kind = ImageError if _IMAGE_FAULT.search(said or "") else SandboxError

@@ -20,6 +20,7 @@ from kiseki.sandboxes.bubblewrap import PROC_READ_ONLY
 from kiseki.sandboxes.launch import EXIT_TIMEOUT, REMOVE_PAUSE, REMOVE_ROUNDS
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.streams.piped import PipedStream, run_client
 
 HOME = "/home/user"
@@ -30,6 +31,8 @@ NOT_ENTERED = 254
 """Status of `_GATE` where it could not enter the control group; Apptainer has no such status."""
 CALL_TIMEOUT = 120.0
 """Seconds for one call of the program. Starting takes a fraction of one, but without FUSE it unpacks the image first."""
+START_GRACE = 10.0
+"""Seconds for a start under way that nobody wants any more: killed half-way, it may leave an instance that no list has yet."""
 STOP_TIMEOUT = 20.0
 """Seconds for `instance stop --force`, which takes less than one."""
 DEATH_ROUNDS = 10
@@ -86,6 +89,7 @@ class Instance:
         self._group = None if way.engine_limits else cgroup.make(folders.group_name(self._folder), settings.limits)
         self._streams: set[PipedStream] = set()
         self._begun = False
+        self._starting: asyncio.Task[str] | None = None
         self._first = 0
         self._started = 0
         self._logs: list[Path] = []
@@ -172,20 +176,25 @@ class Instance:
 
     async def _start(self) -> None:
         words = [self._program, "--silent", "instance", "start", *self._privileges(), *self._view(), *self._flag_limits()]
-        self._begun = True
+        words += [str(self._image), self._name]
         try:
-            await self._call(self._gated([*words, str(self._image), self._name]))
+            await self._begin(words)
         except _NotEnteredError:  # The group could be made but not entered, as with a partly delegated version 2.
             assert self._group
             self._group.remove()
             self._group = None
-            await self._call(self._gated([*words, str(self._image), self._name]))
+            await self._begin(words)
         said = await self._call([self._program, "--silent", "instance", "list", "--json", self._name])
         self._first, self._logs = _listed(said, self._name)
         first = processes.look(self._first)
         if not first:
             raise SandboxError("its first process ended at once")
         self._started = first.started
+
+    async def _begin(self, words: list[str]) -> None:
+        self._begun = True
+        self._starting = asyncio.get_running_loop().create_task(self._call(self._gated(words)))
+        await asyncio.shield(self._starting)  # If it is cancelled, `_stop` sees to it.
 
     def _view(self) -> list[str]:
         """Options for what there is to be seen inside."""
@@ -242,6 +251,11 @@ class Instance:
 
     async def _stop(self) -> None:
         """End the instance with every process in it."""
+        if self._starting:
+            await asyncio.wait([self._starting], timeout=START_GRACE)
+            self._starting.cancel()
+            await settled(self._starting)
+            self._starting = None
         if self._begun:
             with contextlib.suppress(SandboxError, OSError):
                 await self._call([self._program, "--silent", "instance", "stop", "--force", self._name], STOP_TIMEOUT)

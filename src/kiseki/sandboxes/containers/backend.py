@@ -20,11 +20,12 @@ from kiseki.errors import SandboxError, UsageError
 from kiseki.sandboxes import folders
 from kiseki.sandboxes.containers import create
 from kiseki.sandboxes.containers.disk import DiskWatch
-from kiseki.sandboxes.containers.engine import Engine, UnreachableError, not_there, reason, settled
+from kiseki.sandboxes.containers.engine import Engine, UnreachableError, not_there, reason
 from kiseki.sandboxes.containers.images import EngineImages
 from kiseki.sandboxes.containers.stream import Connection, EngineStream
 from kiseki.sandboxes.owners import LeftOver, Owner
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ShellSandbox
 from kiseki.sandboxes.streams.machine import TORN, Stream
 from kiseki.sandboxes.streams.remote import Exceeded, open_remote
@@ -105,7 +106,7 @@ class ContainerBackend:
             made = await self._create(image, name)
         except BaseException:
             # Also where the engine did not say so, a container may be there.
-            await settled(asyncio.ensure_future(asyncio.to_thread(_remove_quietly, engine, name)))
+            await settled(asyncio.to_thread(_remove_quietly, engine, name))
             raise
         container = Container(engine, made, settings)
         return await open_remote(container, made.description, watch=container.watch)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kiseki.errors import SandboxError, UsageError
+from kiseki.sandboxes.settling import settled
 
 ANSWER_TIMEOUT = 30.0
 """Seconds in which an engine that is there says its version: milliseconds, unless it starts a hundred containers meanwhile."""
@@ -133,20 +134,6 @@ class Engine:
         with self._lock:
             if self._client is not None:
                 self._client.close()
-
-
-async def settled(future: asyncio.Future[Any]) -> None:
-    """Wait until it is done, and be cancelled only then: for clearing up. Its result or error is left alone."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not future.cancelled():
-        future.exception()
-    if cancelled:
-        raise cancelled
 
 
 def reason(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from kiseki.sandboxes.modal.machine import DETACH_SECONDS, LIFETIME, REMOVE_SECO
 from kiseki.sandboxes.modal.sdk import APP, ModalImages, answer, asking, client, image_error, image_of, sdk
 from kiseki.sandboxes.owners import LeftOver, Owner, machine_id
 from kiseki.sandboxes.settings import Backend, ImageStore, SandboxSettings
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ShellSandbox
 from kiseki.sandboxes.streams.machine import TORN
 from kiseki.sandboxes.streams.remote import open_remote
@@ -86,7 +87,7 @@ class ModalBackend:
         try:
             machine.folder = await self._folder(image, machine)
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(_quietly(machine.remove())))
+            await settled(_quietly(machine.remove()))
             raise
         return await open_remote(machine, _describe(self._settings.limits, image))
 
@@ -125,7 +126,7 @@ class ModalBackend:
             return await asyncio.shield(creating)
         except asyncio.CancelledError:
             # The request is on its way: an instance may come of it whatever happens to us.
-            await asyncio.shield(asyncio.ensure_future(_end_late(creating)))
+            await settled(_end_late(creating))
             raise
 
     async def _folder(self, image: str, machine: ModalMachine) -> str:

@@ -33,6 +33,7 @@ from kiseki.sandboxes.local import private_place
 from kiseki.sandboxes.owners import LeftOver, Owner
 from kiseki.sandboxes.python import PYTHON_VARIABLES, STANDARD_PATH
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ShellSandbox
 from kiseki.sandboxes.streams import hunt
 from kiseki.sandboxes.streams.machine import Stream
@@ -132,7 +133,7 @@ class SSH:
         try:
             await machine.make()
         except BaseException:
-            await asyncio.shield(asyncio.ensure_future(machine.abandon()))
+            await settled(machine.abandon())
             raise
         description = {
             "backend": "ssh",

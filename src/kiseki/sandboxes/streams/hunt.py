@@ -54,16 +54,32 @@ fi
 done
 for p in $found; do kill -KILL $p; done
 }
+kiseki_runs() {
+while read -r name state line; do case $name in State:) case $state in Z|X) return 1;; esac; return 0;; esac
+done <"/proc/$1/status"
+return 1
+}
+kiseki_gone() {
+round=0
+while [ $round -lt ROUNDS ]; do
+round=$((round+1)) left=
+for p in $found; do kiseki_runs $p && left=1 && break; done
+[ -n "$left" ] || return 0
+sleep 0.05 || { sleep 1; round=$((round+20)); }
+done
+}
 """.replace("ROUNDS", str(ROUNDS))
 
 
-def script(find: str, *, listed: bool = True) -> str:
+def script(find: str, *, listed: bool = True, gone: bool = False) -> str:
     """Kills what `find` finds, until that is nothing. Must run in a shell that is not part of it.
 
-    `listed`: what it finds is among `all`; else it finds by itself.
+    `listed`: what it finds is among `all`; else it finds by itself. `gone`: waits until what was killed is gone, for some
+    seconds at most.
     """
     listing = "" if listed else "kiseki_list() { :; }\n"
-    return f"{_FUNCTIONS}{listing}kiseki_find() {{\n{find}\n}}\nkiseki_hunt 2>/dev/null"
+    hunt = "{ kiseki_hunt; kiseki_gone; }" if gone else "kiseki_hunt"
+    return f"{_FUNCTIONS}{listing}kiseki_find() {{\n{find}\n}}\n{hunt} 2>/dev/null"
 
 
 def of_call(shell: int, *, since: int, doubt: int, last_job: int, runners: Iterable[int], mark: str) -> str:

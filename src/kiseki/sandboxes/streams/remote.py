@@ -11,6 +11,7 @@ What a program leaves in the background should let go of its stdout: it would st
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import shlex
 import time
@@ -21,6 +22,7 @@ from kiseki.errors import SandboxError
 from kiseki.sandboxes.base import KILLED, NOT_STARTED, TIMED_OUT, TORN
 from kiseki.sandboxes.programs import Program
 from kiseki.sandboxes.python import PYTHON_VARIABLES
+from kiseki.sandboxes.settling import settled
 from kiseki.sandboxes.shell import ABORT_SIGNAL, ShellSandbox, below
 from kiseki.sandboxes.streams import hunt
 from kiseki.sandboxes.streams.jobs import Job, NoAnswerError, ask
@@ -60,7 +62,7 @@ async def open_remote(
         if watch:
             watch(supervisor.exceeded)
     except BaseException:
-        await asyncio.shield(asyncio.ensure_future(sandbox.close()))
+        await settled(sandbox.close())
         raise
     return sandbox
 
@@ -236,7 +238,8 @@ class RemoteSupervisor:
         self._busy.discard(runner)
         gone = runner.stream.exited.done()
         if not self.dead:
-            killing = self._later(self._hunt("", lambda: hunt.of_program(None if gone else runner.pid, program.token)))
+            find = functools.partial(hunt.of_program, None if gone else runner.pid, program.token)
+            killing = self._later(self._hunt("", find, gone=True))
             await asyncio.wait([killing])
         runner.stream.close()
         program.end(KILLED)
@@ -266,8 +269,9 @@ class RemoteSupervisor:
 
     # Killing
 
-    async def _hunt(self, first: str, find: Callable[[], str] | None = None) -> None:
-        """Run the lines `first`, then kill all that `find` (of hunt.py) finds. Raises SandboxError when that can't be done."""
+    async def _hunt(self, first: str, find: Callable[[], str] | None = None, *, gone: bool = False) -> None:
+        """Run the lines `first`, then kill all that `find` finds (of hunt.py; `gone` is its `script`'s). Raises SandboxError when
+        that can't be done."""
         if self.dead:
             return
         try:
@@ -276,7 +280,7 @@ class RemoteSupervisor:
             await self._restart(str(error))
             return
         async with self._gate:
-            await self._hunt_with(runner, Job(f"{first}{hunt.script(find()) if find else ':'}", 0))
+            await self._hunt_with(runner, Job(f"{first}{hunt.script(find(), gone=gone) if find else ':'}", 0))
 
     async def _hunt_with(self, runner: Shell, job: Job) -> None:
         try:
