@@ -111,8 +111,8 @@ def _files(asked: Path, target: str, scratch: Path, console: Console) -> tuple[P
         from kiseki.exports.export import export
         from kiseki.exports.job import ExportJob
 
-        export(ExportJob(source=asked, to=target, out=scratch / "export"), console)
-        return find_source(scratch / "export").files
+        written = export(ExportJob(source=asked, to=target, out=scratch / "export"), console).files
+        return tuple(scratch / "export" / each.name for each in written if each.split)
     trajectories = asked / "trajectories.jsonl"
     if not trajectories.exists():
         raise DatasetError(f"{asked} has no trajectories.jsonl yet: kiseki merge {asked} makes it")
