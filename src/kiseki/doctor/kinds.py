@@ -82,9 +82,8 @@ KINDS: dict[str, Kind] = {
     "call without result": Kind("harm", "converters drop the row or shift later results; APIs refuse it", _EXPORT),
     "ends on calls": Kind(
         "note",
-        "the last turn calls tools and nothing answers; consumers that want every call answered refuse it",
-        _EXPORT,
-        {"openai": "lost"},
+        "the last turn calls tools and nothing answers; chat APIs refuse to go on from there, trainers train up to there",
+        "nothing, or --only completed at the export",
     ),
     "result without call": Kind("harm", "converters drop the row or answer another call with it; APIs refuse it", _EXPORT),
     "result doubled": Kind("harm", "one call is answered twice; APIs refuse it", "keep one of them"),
@@ -145,6 +144,11 @@ KINDS: dict[str, Kind] = {
         "data.ignore_input_ids_mismatch=True in verl, or a template whose turns stand alone",
     ),
     "the consumer's code raises": Kind("lost", "preparation stops, or the row is left out", _EXPORT),
+    "no token ids": Kind(
+        "note",
+        "the row is for Atropos' SFT loader alone, which makes token ids itself",
+        "run with --capture_tokens, or export with --retokenize TOKENIZER",
+    ),
     # ---- chat templates
     "template raises": Kind("lost", "preparation stops at that row", _EXPORT),
     "row emptied": Kind("lost", "nothing of the user and the assistant is left of it, without an error", _EXPORT),

@@ -142,6 +142,9 @@ def check_scored(row: dict[str, Any]) -> Iterator[Problem]:
     if not (isinstance(tokens, list) and isinstance(masks, list) and isinstance(scores, list)):
         yield Problem(_FORM, "tokens, masks and scores have to be lists")
         return
+    if not tokens and row.get("conversation"):
+        yield Problem("no token ids")
+        return
     if not len(tokens) == len(masks) == len(scores):
         yield Problem(_FORM, f"{len(tokens)} sequences, {len(masks)} masks, {len(scores)} scores")
         return

@@ -12,6 +12,7 @@ import msgspec
 
 from kiseki.doctor.findings import Problem
 from kiseki.formats import hermes
+from kiseki.formats.llamafactory import BETWEEN_RESULTS
 from kiseki.formats.reading import CALL_ROLES, COLUMNS, ROLES, conversation_of
 from kiseki.trajectory.json_rows import decode_row
 from kiseki.trajectory.reasoning import native_reasoning, split_content, split_inline
@@ -134,8 +135,8 @@ def _turn(raw: dict[str, Any], at: int, inline: bool) -> Turn:
     if role == "tool":
         if isinstance(found_id := raw.get("tool_call_id"), str) and found_id:
             ids: tuple[str, ...] = (found_id,)
-        elif named == "observation" and f"</{RESPONSE[1:]}" in text and not text.lstrip().startswith(RESPONSE):
-            ids = ("",) * (text.count(RESPONSE) + 1)  # as LLaMA-Factory joins them
+        elif named == "observation" and BETWEEN_RESULTS in text:  # as LLaMA-Factory joins them
+            ids = ("",) * (text.count(BETWEEN_RESULTS) + 1)
         elif RESPONSE in text:
             ids = tuple(call_id for call_id, _, _ in hermes.read_results(text))
         else:

@@ -26,7 +26,7 @@ from kiseki.trajectory.json_rows import decode_row, encode_row
 from kiseki.trajectory.sharegpt import escape_json, unescape_text
 from kiseki.trajectory.types import Message, ToolCall
 
-_BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"
+BETWEEN_RESULTS = "\n</tool_response>\n<tool_response>\n"
 _OPEN, _CLOSE = "<tool_call>\n", "\n</tool_call>"
 _NAMED = {"messages": "conversations", "system": "system", "tools": "tools", "images": "images"}
 _COLUMNS = {"conversations": [{"from": str, "value": str}], "system": str, "tools": str, "images": [str], **FACTS}
@@ -75,7 +75,7 @@ def read(row: Row) -> Example:
         if kind == "human":
             messages.append(_shown(take_images, "user", value))
         elif kind == "observation":
-            parts = value.split(_BETWEEN_RESULTS)
+            parts = value.split(BETWEEN_RESULTS)
             messages += [_shown(take_images, "tool", each) for each in (parts if len(parts) == len(calls) else [value])]
         else:
             reasoning, value = split_think(value)
@@ -118,9 +118,9 @@ def _split_calls(value: str) -> tuple[str, str]:
 
 
 def _observation(results: Sequence[str]) -> str:
-    if any(_BETWEEN_RESULTS in each for each in results) and len(results) > 1:
+    if any(BETWEEN_RESULTS in each for each in results) and len(results) > 1:
         raise Unfit("literal result tags in one of several results")
-    return _BETWEEN_RESULTS.join(results)
+    return BETWEEN_RESULTS.join(results)
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
