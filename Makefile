@@ -6,7 +6,7 @@ RUN_NAME ?= first_run
 # MCP servers that the tests speak to; without npm those tests are skipped and say so.
 MCP_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31
 
-.PHONY: setup run test check bench clean
+.PHONY: setup run test check consumers bench clean
 
 # The stamp is newer than the lock when everything pinned is installed.
 $(VENV)/runtime: requirements.lock pyproject.toml
@@ -18,9 +18,24 @@ $(VENV)/runtime: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/dev: $(VENV)/runtime requirements-dev.lock
+$(VENV)/dev: $(VENV)/runtime requirements-dev.lock requirements-dev-nodeps.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-warn-conflicts -r requirements-dev-nodeps.lock
 	@! command -v npm >/dev/null || npm install --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts $(MCP_SERVERS)
+	@touch $@
+
+# The trainers' own code, with which tests read what we export. They compile themselves when they are first imported: most of them
+# never is.
+$(VENV)/consumers/installed: requirements-consumers.lock requirements-consumers-nodeps.lock | $(VENV)/runtime
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements-consumers.lock
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-warn-conflicts -r requirements-consumers-nodeps.lock
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-warn-conflicts --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/datasets3/installed: requirements-consumers-datasets3.lock | $(VENV)/runtime
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements-consumers-datasets3.lock
 	@touch $@
 
 setup: $(VENV)/runtime
@@ -36,6 +51,8 @@ check: setup $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+consumers: $(VENV)/consumers/installed $(VENV)/datasets3/installed
 
 bench: setup
 	$(BIN)/python -m benchmarks
