@@ -180,6 +180,11 @@ def test_what_else_a_row_says() -> None:
         ({"messages": [{"role": "narrator", "content": "x"}]}, "turn 1 has the role 'narrator'"),
         ({"messages": "[{"}, "no JSON list"),
         ({"conversations": [{"from": "function_call", "value": "f(1)"}]}, "turn 1 is to be a call"),
+        ({"messages": [{"role": "assistant", "tool_calls": "[{"}]}, "tool_calls is text, and not valid JSON"),
+        ({"messages": [{"role": "assistant", "tool_calls": ["f"]}]}, "no call"),
+        ({"messages": [{"role": "user", "content": "q"}], "tools": "[1"}, "tools is text, and not valid JSON"),
+        ({"messages": [{"role": "user", "content": "q"}], "tools": ["{}"]}, "no schema"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "neither text nor an image"),
     ],
 )
 def test_rows_that_are_no_conversation(row: dict[str, Any], reason: str) -> None:
@@ -213,3 +218,61 @@ def test_told_that_nothing_stands_in_the_text() -> None:
     text = '<think>\nhm\n</think>\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     (said,) = read_row({"messages": [{"role": "assistant", "content": text}]}, inline=False).messages
     assert said == Message(role="assistant", content=text)
+
+
+def test_ids_that_begin_anew_in_each_turn() -> None:
+    turns: list[dict[str, Any]] = []
+    for name in ("search", "write"):
+        turns.append({"role": "assistant", "tool_calls": [{"id": "call_0", "function": {"name": name, "arguments": "{}"}}]})
+        turns.append({"role": "tool", "tool_call_id": "call_0", "content": f"of {name}"})
+    assert [(each.name, each.content) for each in read_row({"messages": turns}).messages if each.role == "tool"] == [
+        ("search", "of search"),
+        ("write", "of write"),
+    ]
+
+
+def test_the_call_of_an_older_api() -> None:
+    turns = [
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}},
+        {"role": "function", "name": "f", "content": "r"},
+    ]
+    said, result = read_row({"messages": turns}).messages
+    assert (said.tool_calls, result) == ((CALL,), Message(role="tool", content="r", tool_call_id="call_1", name="f"))
+
+
+def test_a_backslash_before_a_tag_is_undone_only_where_our_own_turns_have_put_it() -> None:
+    text = "x <\\think> and <\\/tool_call>"
+    (chat,) = read_row({"messages": [{"role": "assistant", "content": text}]}).messages
+    (own,) = read_row({"conversations": [{"from": "gpt", "value": text}]}).messages
+    assert (chat.content, own.content) == (text, text.replace("\\", ""))
+
+
+def test_rewards_are_read_as_exports_write_them() -> None:
+    values: list[tuple[Any, float | None]] = [
+        ("0.7", 0.7),
+        ("", None),
+        (True, 1.0),
+        ("high", None),
+        (10**400, None),
+        ("nan", None),
+    ]
+    for value, reward in values:
+        read = read_row({"messages": [{"role": "user", "content": "q"}], "reward": value})
+        assert read.reward == reward
+
+
+def test_numbers_that_no_column_holds_are_not_taken() -> None:
+    row = {
+        "messages": [{"role": "user", "content": "q"}],
+        "prompt_index": 10**30,
+        "metadata": {"cost": 10**400, "seconds": 1e400},
+    }
+    read = read_row(row, number=4)
+    assert (read.prompt_index, read.usage.cost, read.seconds) == (4, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("value", ["<tool_call>" * 20_000, "<tool_call>" + " " * 200_000, "</tool_call><tool_call>" * 20_000])
+def test_tags_without_end_take_no_time_to_speak_of(value: str) -> None:
+    """Quadratic reading would take minutes."""
+    (said,) = read_row({"conversations": [{"from": "gpt", "value": value}]}).messages
+    assert said.content == value

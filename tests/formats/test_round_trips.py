@@ -10,8 +10,9 @@ from formats.examples import drawn, json_value, through_file
 
 from kiseki.formats.format import Format, Holds, Options, Row, Unfit
 from kiseki.formats.reading import read_row
-from kiseki.formats.table import FORMATS, find_format
-from kiseki.trajectory.example import Example, trained
+from kiseki.formats.table import FORMATS, find_format, reader_for
+from kiseki.trajectory.example import Example, trained, without_tail
+from kiseki.trajectory.types import Message, ToolCall
 
 OF_TOKENS = ("rl", "atropos")
 """Formats of token ids have tests of their own."""
@@ -87,8 +88,41 @@ def test_what_a_format_holds_comes_back(name: str, suffix: str, corpus: list[Exa
     rows = {at: row for at, example in enumerate(corpus) for row in written(made, example)}
     assert len(rows) > len(corpus) / 3
     for at, row in zip(rows, through_file(made, list(rows.values()), suffix, tmp_path), strict=True):
-        was, now = parts(corpus[at], name), parts((made.read or read_row)(row), name)
+        read = (made.read or read_row)(row)
+        was, now = parts(corpus[at], name), parts(read, name)
         assert {each: now[each] for each in made.holds} == {each: was[each] for each in made.holds}, corpus[at]
+        if name not in NO_FACTS:
+            assert said_of(read) == said_of(corpus[at])
+        if name not in NOT_EXPORTED_AGAIN:  # an export takes it for what it is, by its columns
+            assert parts((reader_for(row) or read_row)(row), name) == now, corpus[at]
+
+
+NO_FACTS = ("openai", "sts", "verl-rl")
+"""The API takes no other columns; a viewer's lines; prompts."""
+NOT_EXPORTED_AGAIN = ("openai", "sts", "verl-rl")
+"""Where literal tags in a text would be taken for more in a file of anybody's; files of another kind; prompts."""
+
+
+def said_of(example: Example) -> tuple[Any, ...]:
+    return (example.key, example.prompt_index, example.sample_index, example.completed, example.reward, example.model)
+
+
+def test_an_end_on_failed_results_is_cut_off() -> None:
+    example = Example(
+        messages=(
+            Message(role="user", content="q"),
+            Message(role="assistant", tool_calls=(ToolCall("c", "f", "{}"),)),
+            Message(role="tool", content="error: no", tool_call_id="c", name="f"),
+        ),
+        failed=frozenset({2}),
+        prompt_messages=1,
+    )
+    for name in FORMATS:
+        made = find_format(name)
+        if made.ends_on_assistant:
+            assert len(written(made, without_tail(example))) == 1
+    asked = without_tail(Example(messages=example.messages, masked=frozenset({1, 2}), prompt_messages=3))
+    assert (asked.masked, asked.failed, asked.prompt_messages, len(asked.messages)) == ({1}, frozenset(), 2, 2)
 
 
 @pytest.mark.parametrize("keep", ["keep", "drop"])

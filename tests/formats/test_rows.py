@@ -393,7 +393,6 @@ def test_arguments_that_are_no_object(name: str, arguments: str) -> None:
     ("messages", "reason"),
     [
         ((USER, MESSAGES[2], MESSAGES[3], ANSWER), "a call without its result"),
-        ((USER, MESSAGES[2], MESSAGES[3]), "a call without its result"),
         ((USER, Message(role="tool", content="r", tool_call_id="z"), ANSWER), "a result without its call"),
         ((USER, Message(role="assistant"), USER, ANSWER), "an assistant turn that says nothing"),
         ((USER,), "no turn to train on"),

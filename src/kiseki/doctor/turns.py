@@ -16,13 +16,12 @@ from kiseki.formats.llamafactory import BETWEEN_RESULTS
 from kiseki.formats.reading import CALL_ROLES, COLUMNS, ROLES, conversation_of
 from kiseki.trajectory.json_rows import decode_row
 from kiseki.trajectory.reasoning import native_reasoning, split_content, split_inline
-from kiseki.trajectory.sharegpt import is_json_object
+from kiseki.trajectory.sharegpt import blocks, is_json_object
 
 Form = Literal["object", "text", "encoded", "broken"]
 """How a call's arguments stand there: an object; its JSON text; JSON text of that text; nothing that is an object."""
 
 _ENCODED = re.compile(r'"arguments"\s*:\s*"\s*\{')
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 RESPONSE = "<tool_response>"
 
 
@@ -112,8 +111,8 @@ def _turn(raw: dict[str, Any], at: int, inline: bool) -> Turn:
     text, thinking = split_content(raw.get("value") if "from" in raw else raw.get("content"))
     if named in CALL_ROLES:
         rest, reasoning = split_inline(text, cut_short=False, has_native=False)
-        if tagged := _TAGGED.search(rest):  # LLaMA-Factory takes the first, with text before it
-            said, rest = rest[: tagged.start()], tagged[1]
+        if tagged := next(blocks(rest, "tool_call"), None):  # LLaMA-Factory takes the first, with text before it
+            said, rest = rest[: tagged[0] - len("<tool_call>")], rest[slice(*tagged)].strip()
         else:
             said = ""
         value = _json(rest)

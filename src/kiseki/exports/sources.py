@@ -12,12 +12,13 @@ import msgspec
 
 from kiseki.errors import DatasetError
 from kiseki.exports.job import LEFT_OUT
-from kiseki.formats.format import Format
 from kiseki.formats.reading import read_row
+from kiseki.formats.table import reader_for
 from kiseki.ledger.opening import open_reader
 from kiseki.ledger.words import LEDGER_NAME
 from kiseki.trajectory.example import Example
 from kiseki.trajectory.json_rows import decode_row
+from kiseki.trajectory.record import decode_record
 from kiseki.trajectory.row_files import SUFFIXES, is_row_file, read_lines
 from kiseki.views.build import load_view_settings
 from kiseki.views.examples import example_of
@@ -52,6 +53,8 @@ def find_source(path: Path) -> Source:
     """The run in a folder, else the files of rows in it, else the file itself. Raises `DatasetError` where there is nothing."""
     if not path.exists():
         raise DatasetError(f"there is no {path}")
+    if path.name == LEDGER_NAME:
+        raise DatasetError(f"{path} is a run's ledger; give its folder: {path.parent}")
     if not path.is_dir():
         return Source(path, (path,))
     if (path / LEDGER_NAME).exists():
@@ -72,17 +75,14 @@ def count_of(source: Source) -> int:
     return int(done[0])
 
 
-def examples(
-    source: Source, *, like: Format | None = None, read: Callable[[int], None] = lambda count: None
-) -> Iterator[Example | LeftOut]:
+def examples(source: Source, *, read: Callable[[int], None] = lambda count: None) -> Iterator[Example | LeftOut]:
     """Every example in the order of the run's dataset or of the files, one at a time.
 
-    like: The format that files are in, where its own reader is needed; None reads every usual layout. Default: None.
     read: Is told how much has been read since it was last told, in the unit of `count_of`.
 
     Raises `DatasetError` for a file that cannot be read as a whole, `LedgerError` for a run.
     """
-    return _of_run(source.path, read) if source.is_run else _of_files(source.files, like, read)
+    return _of_run(source.path, read) if source.is_run else _of_files(source.files, read)
 
 
 def _of_run(folder: Path, read: Callable[[int], None]) -> Iterator[Example | LeftOut]:
@@ -98,21 +98,29 @@ def _of_run(folder: Path, read: Callable[[int], None]) -> Iterator[Example | Lef
                 reasoning_filter=bool(settings and settings.reasoning_filter),
             )
             if discarded:
-                yield LeftOut("", done.position, done.sample_index, f"discarded: {discarded}")
+                yield LeftOut(_key(done.record), done.position, done.sample_index, f"discarded: {discarded}")
                 continue
             try:
                 yield example_of(done, schemas)
             except (ValueError, KeyError, MemoryError) as error:
                 yield LeftOut("", done.position, done.sample_index, "damaged record", str(error))
         failed = ledger.db.execute(
-            "SELECT coalesce(p.position, -1), r.sample_index, a.error_class FROM rollouts r JOIN prompts p ON p.id = r.prompt_id"
-            " JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome = 'failed' ORDER BY 1, 2"
+            "SELECT coalesce(p.position, -1), r.sample_index, a.error_class, a.record"
+            " FROM rollouts r JOIN prompts p ON p.id = r.prompt_id JOIN attempts a ON a.id = r.attempt_id"
+            " WHERE r.outcome = 'failed' ORDER BY 1, 2"
         )
-        for position, sample, error_class in failed:
-            yield LeftOut("", position, sample, "failed", error_class)
+        for position, sample, error_class, record in failed:
+            yield LeftOut(_key(record), position, sample, "failed", error_class)
 
 
-def _of_files(files: tuple[Path, ...], like: Format | None, read: Callable[[int], None]) -> Iterator[Example | LeftOut]:
+def _key(record: bytes) -> str:
+    try:
+        return decode_record(record).key
+    except (ValueError, MemoryError):  # a damaged one has no name, and is left out all the same
+        return ""
+
+
+def _of_files(files: tuple[Path, ...], read: Callable[[int], None]) -> Iterator[Example | LeftOut]:
     number = 0
     for file in files:
         reader = read_lines(file)
@@ -125,8 +133,11 @@ def _of_files(files: tuple[Path, ...], like: Format | None, read: Callable[[int]
                 row = decode_row(text)
                 if not isinstance(row, dict):
                     raise ValueError("it is not a JSON object")
-                yield like.read(row) if like and like.read else read_row(row, key=key, number=number)
+                own = reader_for(row)
+                yield own(row) if own else read_row(row, key=key, number=number)
             except ValueError as error:
                 yield LeftOut(key, number, 0, "unreadable row", str(error))
+            except (KeyError, TypeError, AttributeError, RecursionError) as error:  # other values than the columns promise
+                yield LeftOut(key, number, 0, "unreadable row", f"{type(error).__name__}: {error}")
             number += 1
         read(reader.size - before)

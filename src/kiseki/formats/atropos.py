@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.formats.columns import facts, facts_fields, in_call_order
+from kiseki.formats.columns import FACTS, arrow_schema, facts, in_call_order
 from kiseki.formats.format import EVERYTHING, Format, Options, Row, Unfit
 from kiseki.formats.images import with_placeholders
 from kiseki.formats.reading import read_row
@@ -78,7 +78,7 @@ def schema() -> Any:
     own = {"tokens": ids, "masks": ids, "scores": pa.list_(pa.float64())}
     own |= {"inference_logprobs": pa.list_(pa.list_(pa.float64())), "messages": pa.list_(chat), "conversation": chat}
     own |= {"has_reward": pa.bool_(), "retokenized": pa.bool_()}
-    return pa.schema(own | {field.name: field.type for field in facts_fields(pa) if field.name != "reward"})
+    return pa.schema(own | {field.name: field.type for field in arrow_schema(FACTS) if field.name != "reward"})
 
 
 def _masks(sequence: TokenSequence) -> list[int]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kiseki.formats.columns import FACTS, arguments_object, arrow_schema, call_object, facts, tools_text
+from kiseki.formats.columns import FACTS, arguments_object, arrow_schema, call_object, check_answers, facts, tools_text
 from kiseki.formats.format import EVERYTHING, Format, Options, Row, Unfit
 from kiseki.formats.reading import read_row
 from kiseki.trajectory.example import Example, trained
@@ -30,7 +30,9 @@ _COLUMNS = {"messages": str, "tools": str, **FACTS}
 
 
 def write(example: Example, options: Options) -> list[Row]:
-    """One row. Raises `Unfit` for images, and where arguments are no JSON object: axolotl ends at such a row."""
+    """One row. Raises `Unfit` for images, for calls and results that do not answer each other, and where arguments are no JSON
+    object: axolotl ends at such a row."""
+    check_answers(example)
     if any(each.images for each in example.messages):
         raise Unfit("images")
     loss = set(trained(example))

@@ -11,38 +11,40 @@ import msgspec
 
 from kiseki.trajectory.json_rows import decode_row
 from kiseki.trajectory.reasoning import split_inline
-from kiseki.trajectory.sharegpt import CALL_FORMAT, TOOLS_PREAMBLE, unescape_json, unescape_text
+from kiseki.trajectory.sharegpt import CALL_FORMAT, TOOLS_PREAMBLE, blocks, unescape_json, unescape_text
 from kiseki.trajectory.types import ToolCall
 
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
-_RESPONSE = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
-_TOOLS = re.compile(r"<tools>\s*([\[{].*?)\s*</tools>", re.DOTALL)
+_OPEN, _CLOSE = len("<tool_call>"), len("</tool_call>")
 _OWN_THINK = re.compile(r"\A<think>\n(?:(.*?)\n)?</think>(?:\n|\Z)", re.DOTALL)
 _FORMAT_PROSE = "You are a function calling AI model"
 """How the system turn of the Hermes format begins that explains nothing but the tags."""
 
 
-def read_gpt(value: str) -> tuple[str, str, tuple[ToolCall, ...]]:
-    """(reasoning, text, calls without ids) of an assistant turn's text. What stands in call tags and is no call stays text."""
+def read_gpt(value: str, *, escaped: bool = True) -> tuple[str, str, tuple[ToolCall, ...]]:
+    """(reasoning, text, calls without ids) of an assistant turn's text. What stands in call tags and is no call stays text.
+
+    escaped: Literal tags in the text are marked as `trajectory/sharegpt.py` does it. Default: True.
+    """
+    plain = unescape_text if escaped else str
     reasoning = ""
     if own := _OWN_THINK.match(value):
-        reasoning, value = unescape_text(own[1] or ""), value[own.end() :]
+        reasoning, value = plain(own[1] or ""), value[own.end() :]
     elif "<" in value:
         value, reasoning = split_inline(value, cut_short=False, has_native=False)
     calls: list[ToolCall] = []
     pieces: list[str] = []
     done = 0
-    for block in _CALL.finditer(value):
-        if call := read_call(block[1]):
-            piece = value[done : block.start()]
+    for start, end in blocks(value, "tool_call"):
+        if call := read_call(value[start:end].strip()):
+            piece = value[done : start - _OPEN]
             told = piece.strip() or (own and not calls)  # after a block of our own layout blanks are the model's
             pieces.append(piece.removesuffix("\n") if told else "")
             calls.append(call)
-            done = block.end()
+            done = end + _CLOSE
     rest = value[done:]
     pieces.append(rest if not calls or rest.strip() else "")
     text = "\n".join(piece if at == 0 else piece.strip("\n") for at, piece in enumerate(pieces) if piece)
-    return reasoning, unescape_text(text), tuple(calls)
+    return reasoning, plain(text), tuple(calls)
 
 
 def read_call(payload: str) -> ToolCall | None:
@@ -53,37 +55,43 @@ def read_call(payload: str) -> ToolCall | None:
     return ToolCall(id="", name=fields["name"], arguments=fields.get("arguments", "{}"))
 
 
-def read_results(value: str) -> list[tuple[str, str, str]]:
-    """(call id, tool's name, content) of each result in a tool turn; the whole text as one where it has no response tags."""
+def read_results(value: str, *, escaped: bool = True) -> list[tuple[str, str, str]]:
+    """(call id, tool's name, content) of each result in a tool turn; the whole text as one where it has no response tags.
+    escaped: As in `read_gpt`."""
     found = []
-    for block in _RESPONSE.finditer(value):
-        fields = _fields(block[1], raw="content")
+    for start, end in blocks(value, "tool_response"):
+        payload = value[start:end].strip()
+        fields = _fields(payload, raw="content")
         if fields is None or "content" not in fields:
-            found.append(("", str((fields or {}).get("name") or ""), unescape_json(block[1])))
+            found.append(("", str((fields or {}).get("name") or ""), unescape_json(payload)))
         else:
             call_id = fields.get("tool_call_id") or fields.get("id") or ""
             found.append((str(call_id), str(fields.get("name") or ""), fields["content"]))
-    return found or [("", "", unescape_text(value))]
+    return found or [("", "", unescape_text(value) if escaped else value)]
 
 
 def read_system(value: str) -> tuple[list[Any], str]:
     """(tools, what else the turn says) of a system turn; the explanation of the tags is left out, since consumers write their
     own."""
-    block = _TOOLS.search(value)
-    if block is None:
+    own = value.startswith(TOOLS_PREAMBLE)
+    opening, closing = "<tools>", "</tools>"
+    end = value.rfind(closing, 0, value.find(CALL_FORMAT) if own and CALL_FORMAT in value else len(value))
+    start = value.rfind(opening, 0, end) + len(opening)
+    payload = value[start:end].strip() if 0 < len(opening) <= start <= end else ""
+    if payload[:1] not in ("[", "{"):
         return [], value
-    tools = _json(unescape_json(block[1]))
+    tools = _json(unescape_json(payload))
     if not isinstance(tools, list):  # one object a line
-        lines = [_json(line) for line in block[1].splitlines() if line.strip()]
+        lines = [_json(line) for line in payload.splitlines() if line.strip()]
         tools = lines if lines and all(isinstance(each, dict) for each in lines) else []
-    if not tools and block[1] != "[]":
+    if not tools and payload != "[]":
         return [], value
-    if value.startswith(TOOLS_PREAMBLE):
-        own = value[block.end() :].removeprefix("\n").removeprefix(CALL_FORMAT).removeprefix("\n\n")
-        return tools, own
+    rest = value[end + len(closing) :]
+    if own:
+        return tools, rest.removeprefix("\n").removeprefix(CALL_FORMAT).removeprefix("\n\n")
     if value.lstrip().startswith(_FORMAT_PROSE):
         return tools, ""
-    return tools, (value[: block.start()].rstrip() + "\n" + value[block.end() :].lstrip()).strip()
+    return tools, (value[: start - len(opening)].rstrip() + "\n" + rest.lstrip()).strip()
 
 
 def _fields(payload: str, raw: str = "arguments") -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kiseki.formats.format import Unfit
 from kiseki.trajectory.example import Example
-from kiseki.trajectory.text import clean_text
+from kiseki.trajectory.text import clean_text, printable
 from kiseki.trajectory.types import ImageAt, Message
 
 PLACEHOLDER = "<image>"
@@ -43,6 +43,12 @@ def from_parts(parts: Sequence[Any]) -> tuple[str, tuple[ImageAt, ...], str]:
             text += clean_text(part["text"])
         elif isinstance(part, dict) and (url := _url(part)):
             images.append(ImageAt(len(text), url))
+        elif kind == "image":  # its URL is in the row's own column
+            text += PLACEHOLDER
+        elif kind == "refusal":
+            text += clean_text(str(part.get("refusal") or ""))
+        elif part is not None:
+            raise ValueError(f"a part of a message is neither text nor an image: {printable(str(kind or part), 80)}")
     return text, tuple(images), reasoning
 
 

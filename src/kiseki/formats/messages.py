@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kiseki.formats.columns import CALL, FACTS, arrow_schema, call_object, facts, tools_text
+from kiseki.formats.columns import CALL, FACTS, arrow_schema, call_object, check_answers, facts, tools_text
 from kiseki.formats.format import EVERYTHING, Format, Options, Row
 from kiseki.formats.images import urls, with_placeholders
 from kiseki.formats.reading import read_row
@@ -30,7 +30,9 @@ _COLUMNS = {"messages": [_MESSAGE], "tools": str, "images": [str], **FACTS}
 
 
 def write(example: Example, options: Options) -> list[Row]:
-    """One row: `messages`, and `tools` as JSON text, since schemas differ from row to row."""
+    """One row: `messages`, and `tools` as JSON text, since schemas differ from row to row. Raises `Unfit` for calls and
+    results that do not answer each other, which APIs and templates refuse."""
+    check_answers(example)
     contents = with_placeholders(example)
     loss = set(trained(example))
     return [

@@ -6,6 +6,7 @@ Nothing is judged here: what is wrong with a row is the doctor's to say. A resul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def read_row(row: Mapping[str, Any], *, inline: bool | None = None, key: str = "
     open_calls = False  # whether calls in turns of their own belong to the message before
     for at, turn in enumerate(turns, 1):
         role = _role(turn, at)
-        text, images, thinking = _content(turn, at)
+        text, images, thinking = _content(turn)
         if role == "system" and inline and not tools:
             found, text = hermes.read_system(text)
             tools = tools or read_tools(found)
@@ -80,7 +81,7 @@ def read_row(row: Mapping[str, Any], *, inline: bool | None = None, key: str = "
                 text, images = take_images(message.content)
                 message = msgspec.structs.replace(message, content=text, images=images)
         elif role == "tool" and inline and "tool_call_id" not in turn:
-            for call_id, name, content in hermes.read_results(text):
+            for call_id, name, content in hermes.read_results(text, escaped="from" in turn):
                 content, shown = take_images(content)
                 messages.append(Message(role="tool", content=content, tool_call_id=call_id, name=name, images=shown))
             open_calls = False
@@ -135,23 +136,29 @@ def conversation_of(row: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
 
 
 def read_tools(value: Any) -> tuple[dict[str, Any], ...]:
-    """Schemas, in OpenAI's form, of a list or of its JSON text; what is no schema is left out."""
-    if isinstance(value, str):
-        try:
-            value = decode_row(value.encode()) if value.strip() else []
-        except ValueError:
-            return ()
-    listed = [decode_row(each.encode()) if isinstance(each, str) else each for each in value] if isinstance(value, list) else []
+    """Schemas, in OpenAI's form, of a list or of its JSON text. Raises `ValueError` for what is none."""
+    value = _decoded(value, "tools")
     made = []
-    for each in listed:
-        if isinstance(each, dict) and isinstance(function := each.get("function", each), dict) and function.get("name"):
-            parameters = function.get("parameters")
-            if isinstance(parameters, str):
-                parameters = decode_row(parameters.encode())
-            inner = {name: value for name, value in function.items() if value is not None and name != "parameters"}
-            inner["parameters"] = parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
-            made.append({"type": "function", "function": inner})
+    for each in value or ():
+        each = _decoded(each, "a tool")
+        function = each.get("function", each) if isinstance(each, dict) else None
+        if not isinstance(function, dict) or not function.get("name"):
+            raise ValueError("tools has an entry that is no schema of a function")
+        parameters = _decoded(function.get("parameters"), "parameters")
+        inner = {name: value for name, value in function.items() if value is not None and name != "parameters"}
+        inner["parameters"] = parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
+        made.append({"type": "function", "function": inner})
     return tuple(made)
+
+
+def _decoded(value: Any, what: str) -> Any:
+    """The value, or what its JSON text says; None for an empty text. Raises `ValueError`."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decode_row(value.encode("utf-8", "surrogatepass")) if value.strip() else None
+    except ValueError as error:
+        raise ValueError(f"{what} is text, and {error}") from None
 
 
 def join_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -177,11 +184,12 @@ def join_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
             if answer is not None:
                 done[results[answer]] = msgspec.structs.replace(done[results[answer]], tool_call_id=call_id)
         done[at] = msgspec.structs.replace(message, tool_calls=tuple(calls))
-    names = {call.id: call.name for each in done for call in each.tool_calls}
-    return tuple(
-        msgspec.structs.replace(each, name=names.get(each.tool_call_id, "")) if each.role == "tool" and not each.name else each
-        for each in done
-    )
+    names: dict[str, str] = {}  # of the calls so far: ids may begin anew in each turn
+    for at, message in enumerate(done):
+        names |= {call.id: call.name for call in message.tool_calls}
+        if message.role == "tool" and not message.name:
+            done[at] = msgspec.structs.replace(message, name=names.get(message.tool_call_id, ""))
+    return tuple(done)
 
 
 def _pairs(calls: Sequence[ToolCall], results: Sequence[Message]) -> dict[int, int]:
@@ -212,7 +220,7 @@ def _role(turn: Mapping[str, Any], at: int) -> Role:
     return role
 
 
-def _content(turn: Mapping[str, Any], at: int) -> tuple[str, tuple[ImageAt, ...], str]:
+def _content(turn: Mapping[str, Any]) -> tuple[str, tuple[ImageAt, ...], str]:
     value = turn.get("value") if "from" in turn else turn.get("content")
     if isinstance(value, list | tuple):
         return from_parts(value)
@@ -224,13 +232,14 @@ def _content(turn: Mapping[str, Any], at: int) -> tuple[str, tuple[ImageAt, ...]
 def _assistant(
     turn: Mapping[str, Any], text: str, images: tuple[ImageAt, ...], thinking: str, *, inline: bool, plain: bool
 ) -> Message:
-    calls = _calls(turn.get("tool_calls"))
+    old = turn.get("function_call")  # of the chat API before it had several calls
+    calls = _calls(turn.get("tool_calls") or ([old] if old else None))
     reasoning = _reasoning(turn) or thinking
     if inline and not calls:
         told = ""
         if "from" not in turn:  # blank lines after the block are the template's, where our own ShareGPT turns have none
             text, told = split_inline(text, cut_short=False, has_native=bool(reasoning))
-        inner, text, calls = hermes.read_gpt(text)
+        inner, text, calls = hermes.read_gpt(text, escaped="from" in turn)
         reasoning = reasoning or told or inner
     elif not plain and not reasoning and all(turn.get(name) is None for name in _REASONING_KEYS):
         text, reasoning = split_inline(text, cut_short=bool(calls), has_native=False)
@@ -246,16 +255,13 @@ def _reasoning(turn: Mapping[str, Any]) -> str:
 
 
 def _calls(value: Any) -> tuple[ToolCall, ...]:
-    if isinstance(value, str):
-        try:
-            value = decode_row(value.encode())
-        except ValueError:
-            return ()
+    """Raises `ValueError` for what is no list of calls."""
     made = []
-    for each in value if isinstance(value, list | tuple) else ():
+    for each in _decoded(value, "tool_calls") or ():
         function = each.get("function", each) if isinstance(each, dict) else None
-        if isinstance(function, dict):
-            made.append(ToolCall(_text(each.get("id")), _text(function.get("name")), arguments_text(function.get("arguments"))))
+        if not isinstance(function, dict):
+            raise ValueError("tool_calls has an entry that is no call")
+        made.append(ToolCall(_text(each.get("id")), _text(function.get("name")), arguments_text(function.get("arguments"))))
     return tuple(made)
 
 
@@ -320,7 +326,7 @@ def _facts(row: Mapping[str, Any], key: str, number: int) -> dict[str, Any]:
     rest = {name: value for name, value in row.items() if name not in _KNOWN and name not in COLUMNS and name not in _FACTS}
     source = facts["source"]
     partial = row.get("partial") is True
-    tokens = {name: facts[name] for name in Usage.__struct_fields__ if isinstance(facts.get(name), int | float)}
+    tokens = {name: _whole(facts.get(name), 0) for name in Usage.__struct_fields__ if name != "cost"}
     completed = row.get("completed")
     return {
         "key": _text(facts["key"]) or key,
@@ -332,8 +338,8 @@ def _facts(row: Mapping[str, Any], key: str, number: int) -> dict[str, Any]:
         "finish_reason": _text(facts["finish_reason"]),
         "model": _text(facts["model"]),
         "reward": reward_of(facts["reward"], source),
-        "seconds": float(facts["seconds"]) if isinstance(facts["seconds"], int | float) else 0.0,
-        "usage": Usage(**tokens),
+        "seconds": _number(facts["seconds"]) or 0.0,
+        "usage": Usage(**tokens, cost=_number(facts.get("cost")) or 0.0),
         "toolsets": tuple(map(_text, row["toolsets_used"])) if isinstance(row.get("toolsets_used"), list) else (),
         "source": source if isinstance(source, str) and source else encode_row(source or {}).decode(),
         "metadata": encode_row(rest).decode(),
@@ -341,9 +347,9 @@ def _facts(row: Mapping[str, Any], key: str, number: int) -> dict[str, Any]:
 
 
 def reward_of(value: Any, source: Any = None) -> float | None:
-    """A number, or true and false as 1 and 0; where there is none, `reward` of the prompt row's other columns."""
-    if isinstance(value, bool | int | float):
-        return float(value)
+    """A number, also as text; true and false as 1 and 0; where there is none, `reward` of the prompt row's other columns."""
+    if (number := _number(value)) is not None:
+        return number
     if isinstance(source, str):
         try:
             source = decode_row(source.encode())
@@ -353,4 +359,13 @@ def reward_of(value: Any, source: Any = None) -> float | None:
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else otherwise
+
+
+def _number(value: Any) -> float | None:
+    """None for what is no finite number."""
+    try:
+        number = float(value) if isinstance(value, bool | int | float) or (isinstance(value, str) and value) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kiseki.formats.columns import call_object, facts, facts_fields, tools_text
+from kiseki.formats.columns import FACTS, arrow_schema, call_object, facts, tools_text
 from kiseki.formats.format import EVERYTHING, Format, Options, Row
 from kiseki.formats.images import as_parts
 from kiseki.formats.reading import read_row
@@ -59,7 +59,7 @@ def read(row: Row) -> Example:
 def schema() -> Any:
     import pyarrow as pa
 
-    own = {field.name: field.type for field in facts_fields(pa)} | {"reward": pa.float64()}
+    own = {field.name: field.type for field in arrow_schema(FACTS)} | {"reward": pa.float64()}
     own |= {"has_reward": pa.bool_(), "stop_reason": pa.string(), "segment": pa.int64(), "segments": pa.int64()}
     own |= {"prompt_ids": pa.list_(pa.int32()), "response_ids": pa.list_(pa.int32()), "response_mask": pa.list_(pa.int8())}
     own |= {"logprobs": pa.list_(pa.float64()), "has_logprobs": pa.bool_(), "retokenized": pa.bool_()}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 from kiseki.errors import UsageError
 from kiseki.formats.format import Format
+from kiseki.trajectory.example import Example
 
 FORMATS = {
     "sharegpt": "ShareGPT turns with Hermes tags, as trajectories.jsonl has them",
@@ -24,6 +27,25 @@ FORMATS = {
     "rl": "token ids, masks and logprobs, where they were captured",
     "atropos": "Atropos SFT loader and process mode: groups of tokens, masks and scores",
 }
+
+_COLUMNS = {
+    "atif": {"schema_version", "agent", "steps"},
+    "rl": {"prompt_ids", "response_ids", "response_mask", "messages"},
+    "atropos": {"tokens", "masks", "scores", "conversation"},
+    "parquet": {"prompt_messages", "usage", "calls", "toolsets", "messages"},
+    "llamafactory": {"conversations", "system", "tools", "images", "key", "source"},
+}
+"""Columns by which rows are known that another reader would read differently."""
+
+
+def reader_for(row: Mapping[str, Any]) -> Callable[[dict[str, Any]], Example] | None:
+    """The reader of the format that has written this row, by its columns; None where that is `reading.read_row`."""
+    turns = row.get("messages")
+    first = turns[0] if isinstance(turns, list) and turns and {"key", "source"} <= row.keys() else None
+    if isinstance(first, dict) and first.keys() == {"role", "content", "loss"}:
+        return find_format("swift").read
+    name = next((name for name, columns in _COLUMNS.items() if columns <= row.keys()), "")
+    return find_format(name).read if name else None
 
 
 def find_format(name: str) -> Format:

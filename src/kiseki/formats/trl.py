@@ -14,19 +14,20 @@ from typing import Any
 
 import msgspec
 
-from kiseki.formats.columns import FACTS, arguments_object, arrow_schema, facts
+from kiseki.formats.columns import FACTS, arguments_object, arrow_schema, check_answers, facts
 from kiseki.formats.format import EVERYTHING, Format, Options, Row, Unfit
 from kiseki.formats.reading import read_row
 from kiseki.trajectory.example import Example
 from kiseki.trajectory.json_columns import NOTE
 from kiseki.trajectory.types import Message
 
-_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
-"""Of the whole numbers that the datasets library reads in JSON."""
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def write(example: Example, options: Options) -> list[Row]:
-    """One row. Raises `Unfit` where arguments are no JSON object, or where a number would keep the whole file from loading."""
+    """One row. Raises `Unfit` for calls and results that do not answer each other, where arguments are no JSON object, or where
+    a number would keep the whole file from loading."""
+    check_answers(example)
     row = {
         "messages": [_message(each) for each in example.messages],
         "tools": list(example.tools),
@@ -76,11 +77,13 @@ def _content(message: Message) -> str | list[dict[str, str]]:
 
 
 def _has_large_number(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_has_large_number(each) for each in value.values())
-    if isinstance(value, list):
-        return any(_has_large_number(each) for each in value)
-    return isinstance(value, int) and not _SMALLEST <= value <= _LARGEST
+    """Whether a whole number in it is not from -2**63 to 2**64 - 1, which the datasets library does not read in JSON. msgpack has
+    the same limits, and writing it is many times faster than a look at every value."""
+    try:
+        _encode(value)
+    except OverflowError:
+        return True
+    return False
 
 
 FORMAT = Format(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from kiseki.formats.columns import CALL, FACTS, arguments_object, arrow_schema, call_object, facts, tools_text
+from kiseki.formats.columns import CALL, FACTS, arguments_object, arrow_schema, call_object, check_answers, facts, tools_text
 from kiseki.formats.format import EVERYTHING, Format, Options, Row
 from kiseki.formats.images import urls, with_placeholders
 from kiseki.formats.reading import read_row
@@ -62,7 +62,8 @@ class TrajectoryDataset(MultiTurnSFTDataset):
 
 
 def write(example: Example, options: Options) -> list[Row]:
-    """One row. Raises `Unfit` where arguments are no JSON object."""
+    """One row. Raises `Unfit` for calls and results that do not answer each other, and where arguments are no JSON object."""
+    check_answers(example)
     contents = with_placeholders(example)
     return [
         {

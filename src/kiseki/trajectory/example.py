@@ -71,7 +71,14 @@ def without_tail(example: Example) -> Example:
     last = max((at for at, each in enumerate(example.messages) if each.role == "assistant"), default=-1)
     if last in (-1, len(example.messages) - 1):
         return example
-    return msgspec.structs.replace(example, messages=example.messages[: last + 1])
+    kept = last + 1
+    return msgspec.structs.replace(
+        example,
+        messages=example.messages[:kept],
+        prompt_messages=min(example.prompt_messages, kept),
+        masked=frozenset(at for at in example.masked if at < kept),
+        failed=frozenset(at for at in example.failed if at < kept),
+    )
 
 
 def final_answer(example: Example) -> str:

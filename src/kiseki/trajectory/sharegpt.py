@@ -16,7 +16,7 @@ What makes the form lossless:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -164,6 +164,15 @@ def _read_responses(value: str) -> list[Message]:
         content = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
         messages.append(Message(role="tool", content=content, tool_call_id=response.tool_call_id, name=response.name))
     return messages
+
+
+def blocks(text: str, tag: str) -> Iterator[tuple[int, int]]:
+    """Start and end of what stands between `<tag>` and `</tag>`, each time that both are there; of any length in linear time."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    at = 0
+    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
+        at = end + len(closing)
+        yield start + len(opening), end
 
 
 def is_json_object(text: str) -> bool:

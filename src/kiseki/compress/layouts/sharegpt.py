@@ -14,7 +14,7 @@ from kiseki.compress.layouts.text_content import append_text, content_text, edit
 from kiseki.compress.layouts.text_protocol import commands
 from kiseki.compress.turns import Call, Edit, Output, Role, Turn, turn_of
 from kiseki.trajectory.json_rows import encode_row
-from kiseki.trajectory.sharegpt import escape_json, escape_text, unescape_json
+from kiseki.trajectory.sharegpt import blocks, escape_json, escape_text, unescape_json
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -115,11 +115,7 @@ SHAREGPT = ShareGPT()
 
 def _blocks(text: str, tag: str) -> Iterator[tuple[int, int]]:
     """Start and end of what stands between the tags, without the blanks around it."""
-    opening, closing = f"<{tag}>", f"</{tag}>"
-    at = 0
-    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
-        at = end + len(closing)
-        start += len(opening)
+    for start, end in blocks(text, tag):
         while start < end and text[start].isspace():
             start += 1
         while start < end and text[end - 1].isspace():
