@@ -58,6 +58,8 @@ class Fault:
     """Requests that go well before."""
     after: bool = False
     """The request is done first: only its answer is lost."""
+    until: threading.Event | None = None
+    """What it waits for before that."""
 
 
 class UploadHub:
@@ -71,6 +73,8 @@ class UploadHub:
         self.faults: list[Fault] = []
         self.asked: list[str] = []
         """`METHOD path` of each request."""
+        self.bodies: list[bytes] = []
+        """What came with those that were taken."""
         self.stored: list[str] = []
         """SHA-256 of each large file that came whole."""
         self.owners = {"org": "write", "readers": "read"}
@@ -123,12 +127,15 @@ class _Handler(Answering):
         length = int(self.headers.get("Content-Length") or 0)
         if fault and not fault.after:
             fault.times -= 1
+            if fault.until:
+                fault.until.wait()
             if not fault.status:
                 self.rfile.read(length // 2)
                 self.close_connection = True
                 self.connection.shutdown(2)
                 return
         self.body = self.rfile.read(length) if length else self._chunks()
+        hub.bodies.append(self.body)
         if fault and not fault.after:
             self.answer(fault.status, b'{"error": "as the test wants it"}', **HEADERS, **fault.headers)
             return

@@ -4,80 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from hub_uploads import TOKEN, Fault, Repo, UploadHub, upload_hub
+from hub_uploads import TOKEN, Fault, Repo, UploadHub
+from pushing import front_matter, hub_environment, load, push, start_push
 from support import FAST, environment, kiseki, light_tools, read_rows, write_dataset
+
+from kiseki.models.mock_server import MockServer
 
 pytest.importorskip("huggingface_hub")
 
-SECRET = "ghp_" + "a1B2" * 10
-KEY = "Zq7-" + "x9Wv" * 6
+SECRET = b"ghp_" + b"a1B2" * 9
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run data/mine: 12 rollouts in 6 batches."""
-    folder = tmp_path_factory.mktemp("runs")
-    make_run(folder, "mine", [{"prompt": f"Say number {n} aloud."} for n in range(12)])
-    return folder
-
-
-@pytest.fixture
-def hub() -> Iterator[UploadHub]:
-    with upload_hub() as made:
-        yield made
-
-
-def make_run(folder: Path, name: str, rows: list[Any], *more: str) -> Path:
-    write_dataset(folder / f"{name}.jsonl", rows)
-    flags = ("--batch_size=2", f"--run_name={name}", "--model=builtin/practice", *light_tools(folder), *FAST, *more)
-    kiseki("batch", f"--dataset_file={name}.jsonl", *flags, cwd=folder)
-    return folder / "data" / name
-
-
-def hub_environment(hub: UploadHub, folder: Path) -> dict[str, str]:
-    return {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(folder / "hf")}
-
-
-def push(hub: UploadHub, folder: Path, *flags: str, to: str = "org/mine", status: int = 0, **more: str) -> str:
-    """What it says."""
-    variables = hub_environment(hub, folder) | more
-    done = kiseki("push", to, *flags, cwd=folder, status=status, **variables)
-    assert TOKEN not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
-
-
-def load(hub: UploadHub, folder: Path, code: str) -> Any:
-    """What `datasets` gives for an expression."""
-    script = f"import json, datasets\ndatasets.disable_progress_bars()\nprint(json.dumps({code}))"
-    variables = environment(**hub_environment(hub, folder))
-    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, cwd=folder, check=True)
-    return json.loads(done.stdout)
-
-
-def front_matter(card: str) -> Any:
-    return yaml.safe_load(card.split("---\n")[1])
-
-
-def test_a_run_is_pushed_in_one_commit_and_loads(hub: UploadHub, place: Path) -> None:
-    assert "12 rows" in push(hub, place, "--run=data/mine")
+def test_a_run_is_pushed_in_one_commit(hub: UploadHub, place: Path) -> None:
+    assert "12 rows" in start_push(hub, place, "--run=data/mine")
     repo = hub.repos["org/mine"]
     assert repo.private
     assert repo.messages == ["initial commit", "mine: dataset"]
     rows = [json.loads(line) for line in hub.text("org/mine", "data/train-00000-of-00001.jsonl").splitlines()]
     assert rows == read_rows(place / "data/mine/trajectories.jsonl")
     assert not (place / "data/mine/push.tmp").exists()
-    pytest.importorskip("datasets")
-    loaded = load(hub, place, "{name: list(split['prompt']) for name, split in datasets.load_dataset('org/mine').items()}")
-    assert loaded == {"train": [row["prompt"] for row in rows]}
 
 
 def test_what_is_there_is_not_sent_again(hub: UploadHub, place: Path) -> None:
@@ -108,7 +61,6 @@ def test_the_users_words_stay_and_old_data_goes_with_the_new(hub: UploadHub, pla
     assert "The run goes on" not in card
     assert "## 利用許諾" in card
     assert card.endswith("\nWrite to me.\n")
-    pytest.importorskip("datasets")
     counts = load(hub, place, "{name: len(split) for name, split in datasets.load_dataset('org/mine').items()}")
     assert set(counts) == {"train", "val"}
     assert sum(counts.values()) == 12
@@ -132,23 +84,6 @@ def test_repositories_that_are_not_this_runs_are_left_alone(hub: UploadHub, plac
 def test_a_public_one_is_made_or_filled_only_when_asked(hub: UploadHub, place: Path) -> None:
     push(hub, place, "--run=data/mine", "--public")
     assert not hub.repos["org/mine"].private
-
-
-def test_secrets_stop_a_push_and_are_never_shown(hub: UploadHub, tmp_path: Path) -> None:
-    make_run(tmp_path, "leaky", [{"prompt": "Say hi."}, {"prompt": f'My token is {SECRET}, "{KEY}".'}])
-    said = push(hub, tmp_path, "--run=data/leaky", status=2, THEIR_API_KEY=KEY)
-    assert "trajectories.jsonl line 2" in said
-    assert "GitHub token" in said
-    assert SECRET not in said
-    assert KEY not in said
-    assert not hub.repos
-    assert "secrets replaced" in push(hub, tmp_path, "--run=data/leaky", "--redact", THEIR_API_KEY=KEY)
-    everything = b"".join(hub.blobs.values()).decode()
-    assert SECRET not in everything
-    assert KEY not in everything
-    rows = [json.loads(line) for line in hub.text("org/mine", "data/train-00000-of-00001.jsonl").splitlines()]
-    assert "[redacted: GitHub token]" in rows[1]["prompt"]
-    assert rows[0] == read_rows(tmp_path / "data/leaky/trajectories.jsonl")[0]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +115,98 @@ def test_a_broken_push_goes_on_where_it_was(hub: UploadHub, place: Path) -> None
     assert len(hub.stored) == len(set(hub.stored)) == 6
 
 
+def test_a_killed_push_goes_on_where_it_was(hub: UploadHub, place: Path) -> None:
+    released = threading.Event()
+    hub.faults.append(Fault("PUT /large", times=9, skip=4, until=released))
+    command = [sys.executable, "-m", "kiseki", "push", "org/mine", "--run=data/mine", "--checkpoint"]
+    process = subprocess.Popen(command, cwd=place, env=environment(**hub_environment(hub, place)), stderr=subprocess.DEVNULL)
+    while hub.count("PUT /large") < 5:
+        assert process.poll() is None
+        time.sleep(0.01)
+    arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    process.kill()
+    process.wait()
+    released.set()
+    assert TOKEN.encode() not in arguments
+    assert (place / "data/mine/push.tmp").exists()
+    assert len(hub.stored) == 4
+    hub.faults.clear()
+    push(hub, place, "--run=data/mine", "--checkpoint")
+    assert len(hub.stored) == len(set(hub.stored)) == 6
+    assert not (place / "data/mine/push.tmp").exists()
+
+
+def test_checkpoints_neither_read_nor_send_batches_that_are_there(hub: UploadHub, place: Path, tmp_path: Path) -> None:
+    """What is read shows itself by the secret in it."""
+    run = shutil.copytree(place / "data/mine", tmp_path / "mine")
+    push(hub, tmp_path, "--run=mine", "--checkpoint")
+    batch = run / "batch_0.jsonl"
+    text = batch.read_bytes()
+    batch.write_bytes(SECRET + text[len(SECRET) :])
+    assert "nothing new" in push(hub, tmp_path, "--run=mine", "--checkpoint")
+    batch.write_bytes(SECRET + text)
+    assert "GitHub token" in push(hub, tmp_path, "--run=mine", "--checkpoint", status=2)
+    batch.write_bytes(SECRET + text[len(SECRET) :])
+    hub.put("org/mine", "checkpoints/batch_0.jsonl", b"{}\n")  # by somebody else
+    assert "GitHub token" in push(hub, tmp_path, "--run=mine", "--checkpoint", status=2)
+    batch.write_bytes(text)
+    push(hub, tmp_path, "--run=mine", "--checkpoint")
+    batch.write_bytes(SECRET + text[len(SECRET) :])
+    with sqlite3.connect(run / "run.db") as db:  # as a resume with another dataset does
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('views_stale', '1')")
+    assert "GitHub token" in push(hub, tmp_path, "--run=mine", "--checkpoint", status=2)
+
+
+def test_a_checkpoint_that_was_redacted_is_not_taken_for_the_batch(hub: UploadHub, place: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(place / "data/mine", tmp_path / "mine")
+    batch = run / "batch_0.jsonl"
+    text = batch.read_bytes()
+    batch.write_bytes(text.replace(b"Say number", b"ghp_" + b"a1B2" * 9 + b" number", 1))
+    push(hub, tmp_path, "--run=mine", "--checkpoint", "--redact")
+    size = len(hub.text("org/mine", "checkpoints/batch_0.jsonl").encode())
+    batch.write_bytes(text + b" " * (size - len(text)))
+    push(hub, tmp_path, "--run=mine", "--checkpoint")
+    assert "redacted" not in hub.text("org/mine", "checkpoints/batch_0.jsonl")
+
+
+def test_a_batch_that_goes_from_the_hub_meanwhile_is_not_sent_unread(hub: UploadHub, place: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(place / "data/mine", tmp_path / "mine")
+    (run / "batch_5.jsonl").rename(tmp_path / "later")
+    push(hub, tmp_path, "--run=mine", "--checkpoint")
+    (tmp_path / "later").rename(run / "batch_5.jsonl")
+    batch = run / "batch_0.jsonl"
+    batch.write_bytes(SECRET + batch.read_bytes()[len(SECRET) :])
+
+    def meddle() -> None:
+        hub.committing = lambda: None
+        hub.put("org/mine", "checkpoints/batch_0.jsonl", b"{}\n")
+
+    hub.committing = meddle
+    assert "meanwhile" in push(hub, tmp_path, "--run=mine", "--checkpoint", status=1)
+    assert all(SECRET not in body for body in hub.bodies)
+
+
+def test_sub_agents_are_a_configuration_of_their_own(hub: UploadHub, tmp_path: Path) -> None:
+    light_tools(tmp_path)
+    (tmp_path / "mine.yaml").write_text("mine: 100\ndelegation: 100\n")
+    write_dataset(tmp_path / "p.jsonl", [{"prompt": "whole 0"}, {"prompt": "whole 1"}])
+    shout = [{"name": "shout", "arguments": {"text": "hi"}}]
+    share = [{"name": "delegate_task", "arguments": {"tasks": [{"goal": "part a"}, {"goal": "part b"}]}}]
+    script = [
+        {"match": "^part", "turns": [{"reasoning": "r", "tool_calls": shout}, {"reasoning": "r", "content": "done"}]},
+        {"match": "^whole", "turns": [{"reasoning": "r", "tool_calls": share}, {"reasoning": "r", "content": "done"}]},
+    ]
+    with MockServer(script=script) as server:
+        flags = ("--dataset_file=p.jsonl", "--batch_size=2", "--run_name=mine", "--tools=mine.py", "--distribution=mine.yaml")
+        kiseki("batch", *flags, f"--base_url={server.base_url}", "--model=mock", *FAST, cwd=tmp_path)
+    push(hub, tmp_path, "--run=data/mine")
+    both = "[list(datasets.load_dataset('org/mine', name, split='train')['prompt']) for name in ('default', 'children')]"
+    assert load(hub, tmp_path, both) == [["whole 0", "whole 1"], ["part a", "part b"] * 2]
+    card = hub.text("org/mine", "README.md")
+    assert 'load_dataset("org/mine", "children", split="train")  # 4 rows' in card
+    assert "Calls of sub-agents are not counted" in card
+
+
 def test_somebody_elses_commit_meanwhile_is_not_lost(hub: UploadHub, place: Path) -> None:
     def meddle() -> None:
         hub.committing = lambda: None
@@ -191,18 +218,19 @@ def test_somebody_elses_commit_meanwhile_is_not_lost(hub: UploadHub, place: Path
 
 
 def test_who_may_not_is_told_so_in_one_line(hub: UploadHub, place: Path, tmp_path: Path) -> None:
-    for to, words, variables in (
-        ("org/mine", "HF_TOKEN", {"HF_TOKEN": ""}),
-        ("org/mine", "401", {"HF_TOKEN": "hf_wrong"}),
-        ("readers/mine", "403", {}),
-        ("nobody/mine", "404", {}),
-        ("org/mine", "HF_HUB_OFFLINE", {"HF_HUB_OFFLINE": "1"}),
-    ):
-        said = push(hub, place, "--run=data/mine", to=to, status=2, HF_HOME=str(tmp_path), **variables)
-        assert words in said
-        assert len(said.splitlines()) == 1
+    said = [
+        ("401", push(hub, place, "--run=data/mine", status=2, HF_TOKEN="hf_wrong")),
+        ("403", push(hub, place, "--run=data/mine", to="readers/mine", status=2)),
+        ("404", push(hub, place, "--run=data/mine", to="nobody/mine", status=2)),
+        # what the library reads when it is imported
+        ("HF_TOKEN", start_push(hub, place, "--run=data/mine", status=2, HF_TOKEN="", HF_HOME=str(tmp_path))),
+        ("HF_HUB_OFFLINE", start_push(hub, place, "--run=data/mine", status=2, HF_HUB_OFFLINE="1")),
+        ("cannot reach", start_push(hub, place, "--run=data/mine", status=1, HF_ENDPOINT="http://127.0.0.1:9")),
+    ]
+    for words, line in said:
+        assert words in line
+        assert len(line.splitlines()) == 1
     assert not hub.repos
-    assert "cannot reach" in push(hub, place, "--run=data/mine", status=1, HF_ENDPOINT="http://127.0.0.1:9")
 
 
 def test_a_copy_of_the_run_is_the_same_run(hub: UploadHub, place: Path, tmp_path: Path) -> None:

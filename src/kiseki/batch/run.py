@@ -172,7 +172,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
     print_report(console, statistics)
     console.print(Text(f"trajectories: {config.folder / 'trajectories.jsonl'}"), soft_wrap=True)
     if config.push_to and not (end.interrupted or end.stopped):
-        push_at_the_end(config, console, prepared.model.api_key)
+        push_at_the_end(config, console, prepared.model.api_key, ledger)
     status = _conclude(config, console, ledger, statistics, end)
     if status == DONE:  # until then a resume asks nobody twice for the same page
         for ending in ("", "-wal", "-shm"):
@@ -196,12 +196,12 @@ def checkpoint_pushes(config: BatchConfig, plan: Plan, prepared: Prepared, log: 
     return Checkpoints(config.folder, config.push_to, config.push_every, log, finished=ended, api_key=key)
 
 
-def push_at_the_end(config: BatchConfig, console: Console, api_key: str) -> None:
+def push_at_the_end(config: BatchConfig, console: Console, api_key: str, ledger: Ledger) -> None:
     """The whole dataset, in the place of checkpoints. What goes wrong is said: the run is what it is."""
     from kiseki.hub.push import print_pushed, push_run
 
     try:
-        print_pushed(console, push_run(config.folder, config.push_to, console, api_key=api_key))
+        print_pushed(console, push_run(config.folder, config.push_to, console, api_key=api_key, ledger=ledger))
     except KisekiError as error:
         words = f"not pushed: {error}; later: kiseki push {config.push_to} --run {config.folder}"
         console.print(Text(printable(words, 2000)), style="yellow", soft_wrap=True)

@@ -76,16 +76,17 @@ def write_card(
     Raises `UsageError` for a card there whose front matter cannot be read.
     """
     front, body = _parted(before, repository)
+    rows = sum(data[0].rows.values())
     ours = "\n\n".join(
         part
         for part in (
             BEGIN,
             f"# {md(facts.statistics.run_name)}",
-            _opening(facts, in_progress),
+            _opening(facts, rows, in_progress),
             "## Loading\n\n" + _loading(data, repository),
             "## How it was made\n\n" + _made(facts, format),
             "## Counts and filters\n\n" + _counts(facts, left_out),
-            "## Tool use\n\n" + _tools(facts),
+            "## Tool use\n\n" + _tools(facts, has_children="children" in (each.config for each in data)),
             "## Reasoning\n\n" + _reasoning(facts),
             "## Lengths\n\n" + _lengths(facts),
             "## Known limits\n\n" + _limits(facts, in_progress, redacted),
@@ -96,7 +97,7 @@ def write_card(
     head, mark, rest = body.partition(BEGIN)
     is_there = mark and END in rest
     body = head + ours + rest.partition(END)[2] if is_there else f"{ours}\n\n{body.strip() or FIELDS.strip()}\n"
-    return f"---\n{_front_matter(front, facts, data)}---\n{body if body.startswith(chr(10)) else chr(10) + body}"
+    return f"---\n{_front_matter(front, facts, rows, data)}---\n{body if body.startswith(chr(10)) else chr(10) + body}"
 
 
 # ---- front matter -------------------------------------------------------------------------------------------------------
@@ -118,9 +119,9 @@ def _parted(before: str, repository: str) -> tuple[dict[str, Any], str]:
     return front or {}, before.removeprefix("\ufeff")[found.end() :]
 
 
-def _front_matter(before: dict[str, Any], facts: Facts, data: Sequence[DataFiles]) -> str:
+def _front_matter(before: dict[str, Any], facts: Facts, rows: int, data: Sequence[DataFiles]) -> str:
     """The user's fields as they are, ours where they are missing; what the data decides always."""
-    size = next((words for at, words in enumerate(SIZES) if facts.kept < 10 ** (at + 3)), SIZES[-1])
+    size = next((words for at, words in enumerate(SIZES) if rows < 10 ** (at + 3)), SIZES[-1])
     tags = before.get("tags") or []
     front: dict[str, Any] = {"license": "unknown", "pretty_name": printable(facts.statistics.run_name, NAME_CHARS)} | before
     front |= {
@@ -143,10 +144,10 @@ def _front_matter(before: dict[str, Any], facts: Facts, data: Sequence[DataFiles
 # ---- parts --------------------------------------------------------------------------------------------------------------
 
 
-def _opening(facts: Facts, in_progress: bool) -> str:
+def _opening(facts: Facts, rows: int, in_progress: bool) -> str:
     model = facts.settings.get("model", "")
     words = (
-        f"{facts.kept:,} trajectories of a tool-using agent, made by {md(model)} with Kiseki: prompts were run through the agent,"
+        f"{rows:,} trajectories of a tool-using agent, made by {md(model)} with Kiseki: prompts were run through the agent,"
         " and every call, result and answer was kept."
     )
     if in_progress:
@@ -203,20 +204,24 @@ def _counts(facts: Facts, left_out: dict[str, int]) -> str:
     return f"{table}\n\n{words}" + (f" What ended the {kept:,} kept: {stops}." if stops else "")
 
 
-def _tools(facts: Facts) -> str:
-    tools = facts.statistics.tool_statistics
-    used = sorted((pair for pair in tools.items() if pair[1].count), key=lambda pair: (-pair[1].count, pair[0]))
+def _tools(facts: Facts, *, has_children: bool) -> str:
+    used = sorted((pair for pair in facts.tools.items() if pair[1][0]), key=lambda pair: (-pair[1][0], pair[0]))
     if not used:
         return "No tool was called."
-    rows = ((md(name), f"{t.count:,}", f"{t.success:,}", f"{t.failure:,}", f"{t.success_rate:.2f} %") for name, t in used)
+    rows = (
+        (md(name), f"{calls:,}", f"{calls - failed:,}", f"{failed:,}", f"{100 * (calls - failed) / calls:.2f} %")
+        for name, (calls, failed) in used
+    )
     table = _table(("tool", "calls", "success", "failure", "success rate"), rows, right={1, 2, 3, 4})
-    unused = [md(name) for name, tool in tools.items() if not tool.count]
-    return table + (f"\n\nThere, and never called: {', '.join(unused)}." if unused else "")
+    unused = [md(name) for name, (calls, _) in facts.tools.items() if not calls]
+    notes = [f"There, and never called: {', '.join(unused)}."] if unused else []
+    if has_children:
+        notes.append("Calls of sub-agents are not counted.")
+    return f"{table}\n\n{' '.join(notes)}" if notes else table
 
 
 def _reasoning(facts: Facts) -> str:
-    of = facts.statistics.reasoning_statistics
-    turns, having = of["total_assistant_turns"], of["turns_with_reasoning"]
+    turns, having = facts.assistant_turns, facts.reasoning_turns
     share = f"{100 * having / turns:.1f} %" if turns else "–"
     row = (f"{turns:,}", f"{having:,}", f"{turns - having:,}", share)
     return _table(("assistant turns", "with reasoning", "without", "share"), [row], right={0, 1, 2, 3})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kiseki.errors import UsageError
 from kiseki.hub.repository import Local, local_file
 from kiseki.hub.scan import Guard
 from kiseki.trajectory.row_files import read_lines
+from kiseki.trajectory.row_writers import open_writer
 
 SHARD_BYTES = 100_000_000
 """Of JSON lines in one file: large enough that there are few, small enough to be sent again after a broken connection."""
+
+PACKED = (".parquet", ".gz", ".zst")
+"""Files of rows of which the bytes on the disk say nothing."""
 
 
 def stage_rows(
@@ -59,24 +63,45 @@ def stage_rows(
 def stage_file(folder: Path, source: Path, guard: Guard, name: str, rows: int | None = None) -> Local:
     """One file under `name`: as it is, or a copy in `folder` where the guard replaces.
 
-    rows: How many it has. Default: as many as lines. Raises `UsageError` for secrets in parquet, which cannot be replaced.
+    rows: How many it has. Default: as many as lines; packed files (`PACKED`) have none.
     """
-    if source.suffix == ".parquet":
-        before = guard.count
+    copy = folder / source.name
+    if source.suffix in PACKED:
+        if guard.replaces:
+            _clean_packed(source, copy, guard)
+            return local_file(name, copy, rows or 0)
         for number, line in read_lines(source):
             guard.passed(line, source.name, number)
-        if guard.replaces and guard.count > before:
-            raise UsageError(f"{source.name} has secrets, and --redact cannot replace them in parquet: push JSON lines")
         return local_file(name, source, rows or 0)
     if not guard.replaces:
         with source.open("rb") as lines:
             found = sum(1 for number, line in enumerate(lines, 1) if guard.passed(line, source.name, number))
         return local_file(name, source, found if rows is None else rows)
-    copy, number = folder / source.name, 0
+    number = 0
     with source.open("rb") as lines, copy.open("wb") as cleaned:
         for number, line in enumerate(lines, 1):
             cleaned.write(guard.passed(line, source.name, number))
     return local_file(name, copy, number if rows is None else rows)
+
+
+def hold(folder: Path, source: Path) -> Path:
+    """A file of the run as it is now, in `folder`: the run may put another in its place at any time."""
+    held = folder / source.name
+    try:
+        held.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without such links
+        shutil.copyfile(source, held)
+    return held
+
+
+def _clean_packed(source: Path, copy: Path, guard: Guard) -> None:
+    """The same rows, of parquet in the same columns."""
+    writer = open_writer(source, copy, like=source)
+    for number, line in read_lines(source):
+        writer.write(guard.passed(line, source.name, number))
+    writer.close()
 
 
 def stage_text(folder: Path, name: str, text: bytes, guard: Guard) -> Local:

@@ -37,6 +37,9 @@ _NAMES = {
 }
 
 
+_decode_counts = msgspec.json.Decoder(dict[str, tuple[int, int]]).decode
+
+
 class Facts(msgspec.Struct, frozen=True):
     """Of one run."""
 
@@ -54,6 +57,12 @@ class Facts(msgspec.Struct, frozen=True):
     """Tokens that the model wrote per kept rollout, by range; empty where they are not known."""
     reasoning_filter: bool
     kept: int
+    tools: dict[str, tuple[int, int]]
+    """(calls, failed ones) in the kept rollouts, of every tool of the run. `statistics` has those of discarded ones, too."""
+    assistant_turns: int
+    """Of the kept rollouts."""
+    reasoning_turns: int
+    """Those of them that have reasoning."""
 
 
 def run_id(ledger: Ledger) -> str:
@@ -76,8 +85,10 @@ def gather_facts(ledger: Ledger) -> Facts:
     db = ledger.db
     turns: list[int] = []
     tokens: list[int] = []
-    for assistant_turns, reasoning_turns, unknown, completion_tokens in db.execute(
-        "SELECT a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.completion_tokens"
+    tools = dict.fromkeys(views.tools, (0, 0))
+    with_reasoning = 0
+    for assistant_turns, reasoning_turns, unknown, completion_tokens, counts in db.execute(
+        "SELECT a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.completion_tokens, a.tool_counts"
         " FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
     ):
         if not discard_reason(
@@ -88,6 +99,10 @@ def gather_facts(ledger: Ledger) -> Facts:
         ):
             turns.append(assistant_turns)
             tokens.append(completion_tokens)
+            with_reasoning += reasoning_turns
+            for name, (calls, failed) in _decode_counts(counts).items():
+                if name in tools:
+                    tools[name] = (tools[name][0] + calls, tools[name][1] + failed)
     versions = dict.fromkeys(version for (version,) in db.execute("SELECT version FROM sessions ORDER BY id"))
     first, last = db.execute("SELECT min(started), max(started + seconds) FROM attempts").fetchone()
     return Facts(
@@ -100,6 +115,9 @@ def gather_facts(ledger: Ledger) -> Facts:
         tokens=_by_range(tokens) if any(tokens) else {},
         reasoning_filter=views.reasoning_filter,
         kept=len(turns),
+        tools=tools,
+        assistant_turns=sum(turns),
+        reasoning_turns=with_reasoning,
     )
 
 

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -23,17 +23,19 @@ from rich.console import Console
 from rich.text import Text
 
 from kiseki import __version__
-from kiseki.errors import StorageError, UsageError
+from kiseki.errors import HubError, StorageError, UsageError
 from kiseki.hub.card import write_card
 from kiseki.hub.contents import stage_text
 from kiseki.hub.facts import Facts, gather_facts, run_id
 from kiseki.hub.repository import CARD, MANIFEST, Local, Remote, Repository
 from kiseki.hub.scan import Guard
-from kiseki.hub.wanted import Wanted, exported, finished_batches, whole_run
+from kiseki.hub.wanted import Listed, Wanted, exported, finished_batches, whole_run
 from kiseki.hub.words import CONFLICT, in_words, may_pass, retry_after, status_of
+from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import open_reader
 from kiseki.trajectory.text import printable
 from kiseki.views.bar import counting_bar
+from kiseki.views.build import are_behind, are_stale
 
 PAUSES = (1.0, 5.0, 20.0)
 """Seconds before a push that failed on the way is taken up again, where the Hub does not say how long."""
@@ -55,8 +57,9 @@ class Manifest(msgspec.Struct, frozen=True):
     state: str
     """`complete`: one commit holds it all; `checkpoints`: batches as they were finished."""
     made_by: str
-    files: dict[str, dict[str, int | str]]
-    """Path → `size` in bytes, `sha256`, `rows`."""
+    files: dict[str, Listed]
+    redacted: int = 0
+    """Secrets that were replaced by markers in them."""
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -68,7 +71,24 @@ class Pushed(msgspec.Struct, frozen=True):
     redacted: int
 
 
-def check_target(name: str, *, public: bool, run: str, make: bool) -> Repository:
+class Target(msgspec.Struct, frozen=True):
+    """A repository as it was found."""
+
+    repository: Repository
+    remote: Remote | None
+    """None where there is none yet."""
+    manifest: Manifest | None
+
+    def batches(self) -> dict[str, Listed]:
+        """The finished batches that it has just as they were pushed."""
+        there = self.manifest
+        if not there or not self.remote or there.state != "checkpoints" or there.redacted:
+            return {}
+        files = self.remote.files
+        return {name: each for name, each in there.files.items() if files.get(name, "?") in (each.sha256, each.blob)}
+
+
+def check_target(name: str, *, public: bool, run: str, make: bool) -> Target:
     """The repository. What would make a push fail later fails here.
 
     run: The run whose repository it may be already; "" for a run that is still to begin.
@@ -78,15 +98,16 @@ def check_target(name: str, *, public: bool, run: str, make: bool) -> Repository
     """
     repository = Repository(name)
     remote = repository.look()
-    if remote is None:
-        if not make:
-            return repository
+    if remote is None and make:
         remote = repository.create(private=not public)
-    _check_visibility(repository, remote, public)
-    repository.check_may_write()
-    with tempfile.TemporaryDirectory() as folder:
-        _check_is_ours(repository, remote, _read_manifest(repository, remote, Path(folder)), run)
-    return repository
+    manifest = None
+    if remote:
+        _check_visibility(repository, remote, public)
+        repository.check_may_write()
+        with tempfile.TemporaryDirectory() as folder:
+            manifest = _read_manifest(repository, remote, Path(folder))
+        _check_is_ours(repository, remote, manifest, run)
+    return Target(repository, remote, manifest)
 
 
 def push_run(
@@ -101,6 +122,7 @@ def push_run(
     split: str = "",
     seed: int = 42,
     api_key: str = "",
+    ledger: Ledger | None = None,
 ) -> Pushed:
     """Push the run in `folder`.
 
@@ -110,22 +132,30 @@ def push_run(
     to: Format of an export (`formats.table`) that is pushed instead; "" for the rows of `trajectories.jsonl`.
     split: Of that export, as `train=0.95,val=0.05`, drawn with `seed`.
     api_key: One that is in no variable of the environment, and must not leave either. Default: none.
+    ledger: The run's, where this process has it open and locked: it may be that no other connection can read it then. Default: it
+        is opened here.
 
     Raises `UsageError` for what the user has to put right (secrets among it: nothing was sent then), `HubError` when the Hub
     cannot be reached or fails again and again, `StorageError` where the folder cannot be written.
     """
-    with open_reader(folder) as ledger:
+    with nullcontext(ledger) if ledger else open_reader(folder) as ledger:
         run = run_id(ledger)
-        repository = check_target(name, public=public, run=run, make=False)
+        target = check_target(name, public=public, run=run, make=False)
+        repository = target.repository
         guard = Guard((repository.token, api_key), replaces=redact)
+        if kinds := guard.kinds(split):
+            raise UsageError(f"--split has a secret in it ({', '.join(kinds)}), and its names are those of files")
         with _staging(folder) as staging:
-            ledger.db.execute("BEGIN")  # the data and what the card says of it, as of one moment
-            facts = gather_facts(ledger)
-            if to and not checkpoint:
-                wanted = exported(folder, to, split, seed, staging, guard, console)
-            else:
-                wanted = (finished_batches if checkpoint else whole_run)(ledger, staging, guard, console)
-            ledger.db.execute("COMMIT")
+            with _one_moment(ledger):
+                facts = _checked(gather_facts(ledger), guard)
+                goes_on = checkpoint or are_behind(ledger)
+                if checkpoint:
+                    known = {} if redact or are_stale(ledger) else target.batches()
+                    wanted = finished_batches(ledger, staging, guard, console, known)
+                elif to:
+                    wanted = exported(folder, to, split, seed, staging, guard, console)
+                else:
+                    wanted = whole_run(ledger, staging, guard, console)
             if not wanted.files:
                 missing = "batch is finished" if checkpoint else "rollout is kept"
                 raise UsageError(f"{folder} has no rows to push: no {missing} yet")
@@ -135,12 +165,13 @@ def push_run(
                 run_name=facts.statistics.run_name,
                 state="checkpoints" if checkpoint else "complete",
                 made_by=f"kiseki {__version__}",
-                files={each.name: {"size": each.size, "sha256": each.sha256, "rows": each.rows} for each in wanted.files},
+                files={each.name: Listed(each.size, each.sha256, each.rows, each.blob) for each in wanted.files},
+                redacted=guard.count,
             )
-            work = _Work(repository, public, staging, guard, facts, wanted, manifest, console)
+            work = _Work(repository, public, staging, guard, facts, wanted, manifest, goes_on, console)
             sent = work.until_done()
     rows = sum(wanted.data[0].rows.values())
-    return Pushed(repository.address, sent, rows, guard.count if redact else 0)
+    return Pushed(repository.address, sent, rows, manifest.redacted)
 
 
 def print_pushed(console: Console, pushed: Pushed) -> None:
@@ -149,6 +180,21 @@ def print_pushed(console: Console, pushed: Pushed) -> None:
         return
     hidden = f", {pushed.redacted:,} secrets replaced by markers" if pushed.redacted else ""
     console.print(Text(f"pushed: {pushed.rows:,} rows are at {pushed.address}{hidden}"), soft_wrap=True)
+
+
+@contextmanager
+def _one_moment(ledger: Ledger) -> Iterator[None]:
+    """All that is read is as of one moment: the data, and what the card says of it."""
+    ledger.db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        ledger.db.execute("COMMIT")
+
+
+def _checked(facts: Facts, guard: Guard) -> Facts:
+    """Before markdown's escapes are in its names, which would hide a secret from the guard."""
+    return msgspec.json.decode(guard.passed(msgspec.json.encode(facts), "the run's settings and names", 0), type=Facts)
 
 
 @contextmanager
@@ -186,6 +232,8 @@ class _Work(msgspec.Struct):
     facts: Facts
     wanted: Wanted
     manifest: Manifest
+    goes_on: bool
+    """The run has not ended."""
     console: Console
 
     def until_done(self) -> int:
@@ -214,8 +262,8 @@ class _Work(msgspec.Struct):
             repository=repository.name,
             format=self.wanted.format,
             left_out=self.wanted.left_out,
-            in_progress=self.manifest.state != "complete",
-            redacted=self.guard.count,
+            in_progress=self.goes_on,
+            redacted=self.manifest.redacted,
             before=before,
         )
         listed = msgspec.json.format(msgspec.json.encode(self.manifest), indent=1) + b"\n"
@@ -225,6 +273,8 @@ class _Work(msgspec.Struct):
         ]
         self.guard.check()
         new = [each for each in self.wanted.files if _is_new(each, remote)]
+        if not all(each.read for each in new):
+            raise HubError(f"{repository.name} was changed by somebody else meanwhile; push once more")
         new_texts = [each for each in texts if _is_new(each, remote)]
         before_this = {name for name in (there.files if there else ()) if _is_data(name) and name in remote.files}
         gone = sorted(before_this - {each.name for each in self.wanted.files})

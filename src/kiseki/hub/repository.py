@@ -39,6 +39,8 @@ class Local(msgspec.Struct, frozen=True):
     blob: str
     """Git's hash of it."""
     rows: int = 0
+    read: bool = True
+    """False: all this is what the Hub says of the file that is there, and nobody has looked into the one on the disk."""
 
 
 class Remote(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ class Found(msgspec.Struct, frozen=True):
 
     file: str
     line: int
-    """From 1."""
+    """From 1; 0 where there are no lines."""
     kinds: tuple[str, ...]
     """In words; what was found itself is nowhere."""
 
@@ -51,19 +51,28 @@ class Guard:
         if not count:
             return line
         self.count += count
-        kinds = Counter(_MARKER.findall(cleaned)) - Counter(_MARKER.findall(text))
-        self.found.append(Found(file, number, tuple(kinds) or ("a secret",)))
+        self.found.append(Found(file, number, _kinds(cleaned, text)))
         return cleaned.encode("utf-8", "surrogateescape") if self._replaces else line
+
+    def kinds(self, text: str) -> tuple[str, ...]:
+        """Of the secrets in something else than the data, in words."""
+        cleaned, count = redact(text, self._secrets)
+        return _kinds(cleaned, text) if count else ()
 
     def check(self) -> None:
         """Raises `UsageError` where secrets were found that are not replaced."""
         if not self.found or self._replaces:
             return
         places = "; ".join(
-            f"{printable(each.file, 200)} line {each.line}: {', '.join(each.kinds)}" for each in self.found[:SHOWN]
+            f"{printable(each.file, 200)}{f' line {each.line}' if each.line else ''}: {', '.join(each.kinds)}"
+            for each in self.found[:SHOWN]
         )
         more = f"; and {len(self.found) - SHOWN:,} more lines" if len(self.found) > SHOWN else ""
         raise UsageError(
             f"nothing was pushed, there are {self.count:,} secrets in it ({places}{more}); --redact replaces them by markers in"
             " what is pushed, and leaves the run as it is"
         )
+
+
+def _kinds(cleaned: str, text: str) -> tuple[str, ...]:
+    return tuple(Counter(_MARKER.findall(cleaned)) - Counter(_MARKER.findall(text))) or ("a secret",)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from rich.console import Console
 
 from kiseki.errors import UsageError
 from kiseki.hub.card import DataFiles
-from kiseki.hub.contents import stage_file, stage_rows
+from kiseki.hub.contents import hold, stage_file, stage_rows
 from kiseki.hub.facts import view_settings
 from kiseki.hub.repository import Local
 from kiseki.hub.scan import Guard
@@ -18,6 +20,16 @@ from kiseki.views.bar import counting_bar
 from kiseki.views.build import CHILDREN, TRAJECTORIES, Views, batch_path
 
 SHAREGPT = "ShareGPT conversations with tool calls in Hermes tags, JSON lines"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A file as `kiseki.json` lists it."""
+
+    size: int
+    sha256: str
+    rows: int
+    blob: str = ""
+    """Git's hash of it."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -48,14 +60,27 @@ def whole_run(ledger: Ledger, staging: Path, guard: Guard, console: Console) -> 
     return Wanted(tuple(data), tuple(files), SHAREGPT, {"damaged record": len(views.damaged)} if views.damaged else {})
 
 
-def finished_batches(ledger: Ledger, staging: Path, guard: Guard, console: Console) -> Wanted:
-    """The batch files that are there: each is written when all of its rollouts have ended."""
+def finished_batches(
+    ledger: Ledger, staging: Path, guard: Guard, console: Console, known: Mapping[str, Listed] = MappingProxyType({})
+) -> Wanted:
+    """The batch files that are there: each is written when all of its rollouts have ended.
+
+    known: What the repository has of them. One of the same size is not read again: else the cost of a checkpoint would grow with
+    the run. The end of the run reads everything.
+    """
     numbers = [n for (n,) in ledger.db.execute("SELECT DISTINCT batch_num FROM rollouts WHERE batch_num >= 0 ORDER BY 1")]
     paths = [path for number in numbers if (path := batch_path(ledger.folder, number)).exists()]
     files = []
+    held = staging / "held"
+    held.mkdir()
     with counting_bar(console, "checking batches for secrets", len(paths)) as done:
         for number, path in enumerate(paths, 1):
-            files.append(stage_file(staging, path, guard, f"checkpoints/{path.name}"))
+            name = f"checkpoints/{path.name}"
+            there = known.get(name)
+            if there and there.size == path.stat().st_size:
+                files.append(Local(name, path, there.size, there.sha256, there.blob, there.rows, read=False))
+            else:
+                files.append(stage_file(staging, hold(held, path), guard, name))
             done(number)
     rows = sum(each.rows for each in files)
     return Wanted((DataFiles("default", {"train": "checkpoints/*.jsonl"}, {"train": rows}),), tuple(files), SHAREGPT)
