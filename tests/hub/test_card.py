@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from hub_uploads import upload_hub
 from markdown_it import MarkdownIt
-from pushing import front_matter
+from pushing import front_matter, push
 from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.errors import UsageError
@@ -188,3 +189,8 @@ def test_its_figures_are_those_of_the_rows(tmp_path: Path) -> None:
         "discarded: no reasoning": "2",
         "discarded: unknown tool": "2",
     }
+    with upload_hub() as hub:
+        push(hub, tmp_path, "--run=data/r", "--to=messages")
+        again = hub.text("org/mine", "README.md")
+    page = MarkdownIt("gfm-like", {"linkify": False}).render(again)
+    assert {row[0]: row[1] for row in table(page, "Counts and filters")} == counts, "nothing is counted twice"

@@ -203,6 +203,17 @@ def test_values_of_the_run_are_known_however_they_are_written(secret: str, writt
     assert redact(cleaned, own(secret)) == (cleaned, 0)
 
 
+@pytest.mark.parametrize("levels", range(5))
+def test_a_value_with_quotes_is_known_in_json_inside_of_json(levels: int) -> None:
+    secret = 'pa"ss\\wörd-9x8y7z'
+    text = f"> {secret} <"
+    for _ in range(levels):
+        text = json.dumps({"arguments": text}, ensure_ascii=False)
+    cleaned, count = redact(text, own(secret))
+    assert count == 1
+    assert "9x8y7z" not in cleaned
+
+
 @pytest.mark.parametrize("secret", [PLAIN, PLAIN[1:], PLAIN[2:]])
 @pytest.mark.parametrize("user", ["", "a", "ab", "abc"])
 @pytest.mark.parametrize("more", ["", "\n", "x\n", "some more"])

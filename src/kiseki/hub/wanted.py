@@ -90,6 +90,7 @@ def exported(folder: Path, to: str, split: str, seed: int, staging: Path, guard:
     """The run as `kiseki export` writes it, with its splits. Raises what `exports.export.export` raises."""
     from kiseki.exports.export import export
     from kiseki.exports.job import ExportJob
+    from kiseki.exports.sources import DISCARDED, FAILED
 
     out, cleaned = staging / "export", staging / "cleaned"
     report = export(ExportJob(source=folder, to=to, out=out, split=split, seed=seed), console)
@@ -106,4 +107,6 @@ def exported(folder: Path, to: str, split: str, seed: int, staging: Path, guard:
             pattern = f"data/{each.split}-*{''.join(Path(each.name).suffixes)}"
             patterns[each.split] = pattern if each.split in patterns else f"data/{each.name}"
     words = f"{to}, as kiseki export writes it"
-    return Wanted((DataFiles("default", patterns, report.rows),), tuple(files), words, report.left_out)
+    # the card counts those that failed and those that filters discard by itself
+    left_out = {name: count for name, count in report.left_out.items() if name != FAILED and not name.startswith(DISCARDED)}
+    return Wanted((DataFiles("default", patterns, report.rows),), tuple(files), words, left_out)

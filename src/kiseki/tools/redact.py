@@ -25,6 +25,8 @@ MIN_SECRET = 8
 """Characters; a shorter value would be found in ordinary text, and is guessed anyway."""
 _MIN_WORD = 12
 """Characters of letters alone that are taken for a password and not for a word like `required`."""
+ESCAPED = 4
+"""Times that it may be escaped: JSON inside a call's arguments, which are JSON text in messages that are JSON text in a row."""
 _OWN = "secret of this run"
 
 
@@ -84,10 +86,10 @@ def _prepared(values: tuple[str, ...]) -> Secrets:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """As programs write it: raw, escaped once or twice, URL-quoted, in base64 alone or inside of something longer."""
+    """As programs write it: raw, escaped, URL-quoted, in base64 alone or inside of something longer."""
     plain, ascii_only = value, value
     yield from (value, repr(value)[1:-1])
-    for _ in range(2):
+    for _ in range(ESCAPED):
         plain, ascii_only = json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(ascii_only)[1:-1]
         yield from (plain, ascii_only)
     bare = value.encode("utf-8", "surrogateescape")
