@@ -73,6 +73,10 @@ def test_failed_and_discarded_rollouts_are_reported(run: Path, tmp_path: Path) -
         database.execute("UPDATE attempts SET unknown_tools = '[\"x\"]' WHERE rollout_id IN (SELECT id FROM rollouts LIMIT 1)")
     report = export(ExportJob(source=copy, to="messages"))
     assert report.left_out == {"failed": 4, "discarded: unknown_tool": 1} and report.read == 12
+    export(ExportJob(source=run, to="messages", out=tmp_path / "all"))
+    keys = {(row["prompt_index"], row["sample_index"]): row["key"] for row in read_rows(tmp_path / "all" / "train.jsonl")}
+    gone = read_rows(copy / "exports" / "messages" / "left_out.jsonl")
+    assert all(each["key"] == keys[each["prompt_index"], each["sample_index"]] for each in gone)
 
 
 def test_a_run_that_goes_on_is_exported_as_far_as_it_is(tmp_path: Path) -> None:
@@ -97,6 +101,8 @@ def test_a_run_that_goes_on_is_exported_as_far_as_it_is(tmp_path: Path) -> None:
 
 def test_usage_errors_are_one_line(tmp_path: Path) -> None:
     source = str(write_dataset(tmp_path / "rows.jsonl", [chat("a", "b")]))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.db").touch()
     for arguments, words in (
         ((source,), "missing --to; the formats are sharegpt"),
         ((source, "--to=trll"), "did you mean trl?"),
@@ -104,10 +110,11 @@ def test_usage_errors_are_one_line(tmp_path: Path) -> None:
         ((source, "--to=messages", "--min_turns=4"), "nothing to write: all 1 examples are left out (1 too few turns)"),
         (("none.jsonl", "--to=messages"), "there is no none.jsonl"),
         ((str(tmp_path / "data"), "--to=messages"), "there is no"),
+        (("run/run.db", "--to=messages"), "run/run.db is a run's ledger; give its folder: run"),
     ):
         done = kiseki("export", *arguments, cwd=tmp_path, status=2)
         assert words in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "run"]
 
 
 def test_empty_think_blocks_are_kept_or_dropped(tmp_path: Path) -> None:
@@ -183,6 +190,12 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_one(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (1, "kiseki: cannot write out: File too large\n")
     assert (tmp_path / "out" / "train.jsonl").read_bytes() == before
     assert not (tmp_path / ".out.partial").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [chat("a", "b")])
+    done = kiseki("export", "rows.jsonl", "--to=messages", "--out=rows.jsonl/out", cwd=tmp_path, status=1)
+    assert done.stderr == "kiseki: cannot write rows.jsonl/out: File exists\n"
 
 
 def test_the_folder_that_one_is_in_can_be_the_target(tmp_path: Path) -> None:

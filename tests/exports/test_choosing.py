@@ -205,6 +205,36 @@ def test_what_is_in_a_benchmark_is_left_out(tmp_path: Path, kind: str) -> None:
     assert left_out(tmp_path)[1]["detail"] == f"{path.name}:{first + 1}: what is the capital of mongolia"
 
 
+def test_what_frames_every_entry_of_a_benchmark_is_none_of_it(tmp_path: Path) -> None:
+    """Prompts of one make end in the same instruction, and many in the same word before it, whether they are in it or not."""
+    frame = "Use the tools to compute the answer, then give it on the last line as a number."
+    ends = ("in all", "left", "in total", "each", "there", "more")
+    things = [" ".join(f"thing{number}x{at}" for at in range(12)) for number in range(30)]
+    asked = [f"Box {number} has {each}, how many {ends[number % 6]}?" for number, each in enumerate(things)]
+    path = write_dataset(tmp_path / "b.jsonl", [{"id": f"q {each[4:6]}", "prompt": f"{each} {frame}"} for each in asked[:15]])
+    report = export_rows(tmp_path, [chat(f"{each} {frame}", "7") for each in asked], decontaminate=path)
+    assert report.left_out == {"in the benchmark": 15}
+    assert prompts(tmp_path) == [f"{each} {frame}" for each in asked[15:]]
+    assert report.frames == ("use the tools to compute the answer then give it on the last line as a number",)
+    capital = "What is the name of the capital city of the country"
+    path = write_dataset(tmp_path / "d.jsonl", [{"q": f"{capital} Land{number}?"} for number in range(15)])
+    report = export_rows(tmp_path, [chat(f"{capital} Land{number}?", "x") for number in (3, 20)], decontaminate=path)
+    assert report.left_out == {"in the benchmark": 1} and prompts(tmp_path) == [f"{capital} Land20?"]
+    column = write_dataset(tmp_path / "c.jsonl", [{"prompt": each, "instruction": frame} for each in asked[:15]])
+    report = export_rows(tmp_path, [chat(f"{each} {frame}", "7") for each in asked], decontaminate=column)
+    assert report.left_out == {"in the benchmark": 15}
+
+
+def test_what_a_benchmark_repeats_is_still_looked_for(tmp_path: Path) -> None:
+    """Rows that are the same but for a short id are one; what ten rows share, a passage say, is theirs."""
+    passage = " ".join(f"word{at}" for at in range(20))
+    again = write_dataset(tmp_path / "again.jsonl", [{"id": number, "question": LONG} for number in range(30)])
+    shared = write_dataset(tmp_path / "shared.jsonl", [{"context": passage, "q": f"q{n} a b c d e"} for n in range(10)])
+    for path, said in ((again, LONG), (shared, passage)):
+        report = export_rows(tmp_path, [chat(said, "7"), chat("clean", "8")], decontaminate=path)
+        assert (report.left_out, report.frames) == ({"in the benchmark": 1}, ())
+
+
 def test_japanese_has_words_too(tmp_path: Path) -> None:
     path = tmp_path / "b.txt"
     path.write_text("太郎は鉛筆を三箱持っています。一箱には鉛筆が十二本入っています。")

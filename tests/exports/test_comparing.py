@@ -154,6 +154,7 @@ def test_a_split_does_not_depend_on_other_rows(tmp_path: Path) -> None:
         ("train=0.9,val=0.2", "add up to 1.1"),
         ("train", "no name with a share"),
         ("train=0.5,train=0.5", "twice"),
+        ("train=0.5,all=0.5", "take another name"),
         ("../x=0.5,y=0.5", "no name"),
         ("a=1.5,b=-0.5", "between 0 and 1"),
     ],
@@ -162,3 +163,10 @@ def test_a_split_that_is_none_is_refused(tmp_path: Path, split: str, words: str)
     with pytest.raises(UsageError, match=words):
         export_rows(tmp_path, [chat("a", "b")], split=split)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_same_words_of_another_image_are_another_example(tmp_path: Path) -> None:
+    rows = [{"messages": [{"role": "user", "content": "<image>What is it?"}, {"role": "assistant", "content": "A cat."}]}] * 3
+    shown = [row | {"images": [f"{number}.png"]} for number, row in enumerate(rows)]
+    assert export_rows(tmp_path, shown, dedup="near").left_out == {"near duplicate": 0}
+    assert export_rows(tmp_path, [*shown, shown[0]], dedup="near").left_out == {"near duplicate": 1}

@@ -16,7 +16,8 @@ from support import write_dataset
 
 from kiseki.errors import DatasetError, UsageError
 from kiseki.exports.export import export
-from kiseki.exports.job import ExportJob, ExportReport
+from kiseki.exports.job import REPORT, ExportJob, ExportReport
+from kiseki.formats.table import FORMATS
 
 ROWS = [chat(f"p{number}", "look", f"a{number}") for number in range(5)]
 
@@ -213,3 +214,67 @@ def test_datasets_loads_the_folder_as_it_is(tmp_path: Path, monkeypatch: pytest.
         "train": len(written(tmp_path)),
         "validation": len(written(tmp_path, "val.jsonl")),
     }
+
+
+@pytest.mark.parametrize(
+    ("split", "shards"), [("dev=0.5,holdout=0.5", None), ("train=0.5,holdout=0.5", 2), ("train_a=0.5,train_b=0.5", None)]
+)
+@pytest.mark.parametrize("kind", ["messages", "parquet"])
+def test_datasets_loads_splits_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, shards: int | None, kind: str
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    import datasets
+
+    rows = [chat(f"p{number}", "look", f"a{number}") for number in range(12)]
+    report = export_rows(tmp_path, [*rows, "{"], to=kind, split=split, shard_rows=shards)
+    assert min(report.written.values()) > 2
+    loaded = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(rows) for name, rows in loaded.items()} == report.written
+    export_rows(tmp_path, rows, to=kind, split="train=0.5,val=0.5")
+    assert "README.md" not in names(tmp_path / "out")
+
+
+def test_a_readme_that_no_export_made_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "README.md").write_text("mine")
+    with pytest.raises(UsageError, match=r"README\.md is there"):
+        export_rows(tmp_path, ROWS, split="train=0.5,holdout=0.5")
+    assert names(tmp_path / "out") == ["README.md"]
+
+
+def test_files_of_rows_that_want_the_same_name(tmp_path: Path) -> None:
+    export_rows(tmp_path, [chat(f"p{number}", "a", prompt_index=7) for number in range(300)], to="sts")
+    (folder,) = (tmp_path / "out" / "train").iterdir()
+    assert set(names(folder)) == {"000007-000.jsonl", *(f"000007-000-{number}.jsonl" for number in range(2, 301))}
+
+
+def test_what_was_asked_for_and_not_found_is_counted_too(tmp_path: Path) -> None:
+    report = export_rows(tmp_path, ROWS, drop=("loops", "truncated"), dedup="near")
+    assert report.left_out == {"loop": 0, "truncated": 0, "near duplicate": 0}
+    assert names(tmp_path / "out") == ["report.json", "train.jsonl"]
+
+
+def test_names_in_a_report_of_anybodys_lead_nowhere_else(tmp_path: Path) -> None:
+    export_rows(tmp_path, [chat("q", "a")])
+    (tmp_path / "victim").mkdir()
+    path = tmp_path / "out" / REPORT
+    report = json.loads(path.read_text())
+    report["files"].append(report["files"][0] | {"name": "../victim/"})
+    path.write_text(json.dumps(report))
+    with pytest.raises(UsageError, match="is no report of an export"):
+        export_rows(tmp_path, [chat("q", "a")])
+    assert (tmp_path / "victim").is_dir()
+
+
+@pytest.mark.parametrize("to", ["llamafactory", "openai"])
+def test_files_of_consumers_that_unpack_nothing_are_not_packed(tmp_path: Path, to: str) -> None:
+    for options in ({"compression": "gz"}, {"out": tmp_path / "x.jsonl.gz"}):
+        with pytest.raises(UsageError, match="no packed files"):
+            export_rows(tmp_path, [chat("q", "a")], to, **options)
+
+
+@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("verl-rl", "rl")])
+def test_rows_in_which_nobody_answers_are_left_out(tmp_path: Path, to: str) -> None:
+    report = export_rows(tmp_path, [{"messages": [{"role": "user", "content": "q"}]}, chat("q", "a")], to)
+    assert report.left_out == {"no assistant turn": 1}

@@ -122,7 +122,7 @@ def test_an_end_on_failed_results_is_cut_off() -> None:
         if made.ends_on_assistant:
             assert len(written(made, without_tail(example))) == 1
     asked = without_tail(Example(messages=example.messages, masked=frozenset({1, 2}), prompt_messages=3))
-    assert (asked.masked, asked.failed, asked.prompt_messages, len(asked.messages)) == ({1}, frozenset(), 2, 2)
+    assert (asked.masked, asked.failed, asked.prompt_messages, len(asked.messages)) == (frozenset({1}), frozenset(), 2, 2)
 
 
 @pytest.mark.parametrize("keep", ["keep", "drop"])

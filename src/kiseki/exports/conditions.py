@@ -80,6 +80,8 @@ def read_split(text: str) -> tuple[Split, ...]:
             fraction = math.nan
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not 0 < fraction <= 1:
             raise UsageError(f"--split: {part.strip()!r} is no name with a share between 0 and 1; try train=0.95,val=0.05")
+        if name == "all":  # the datasets library then loads nothing
+            raise UsageError("--split: all is what loaders call the splits together; take another name")
         if name in [each.name for each in splits]:
             raise UsageError(f"--split: {name} is there twice")
         total += fraction

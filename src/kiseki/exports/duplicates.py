@@ -3,10 +3,10 @@
 `exact`: the same conversation but for the system's turns: roles, contents, reasoning, names and arguments of calls, results, each
 with runs of blanks as one and in Unicode's form NFC. Ids, schemas and metadata do not count.
 
-`near`: the sets of 5 words in a row (`words.py`) of all that is said in the two, but by the system, have a Jaccard similarity of
-0.8 or more, estimated by MinHash (Broder 1997) with 128 hash functions, which is off by 0.035 (one standard deviation) at 0.8.
-Candidates share one of 16 bands of 8 hashes: a pair at 0.8 is found in 95 of 100 cases, one at 0.9 always but for 1 in 10,000.
-At most 64 candidates of a band are looked at.
+`near`: the sets of 5 words in a row (`words.py`) of all that is said in the two, but by the system, and of the URLs of images
+have a Jaccard similarity of 0.8 or more, estimated by MinHash (Broder 1997) with 128 hash functions, which is off by 0.035 (one
+standard deviation) at 0.8. Candidates share one of 16 bands of 8 hashes: a pair at 0.8 is found in 95 of 100 cases, one at 0.9
+always but for 1 in 10,000. At most 64 candidates of a band are looked at.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 
 from kiseki.errors import UsageError
 from kiseki.exports.words import texts, words
+from kiseki.formats.images import urls
 from kiseki.trajectory.example import Example
 
 INSTALL = "pip install 'kiseki[export]'"
@@ -95,7 +96,8 @@ class NearDuplicates:
 
     def sign(self, example: Example) -> MinHash:
         np = self._np
-        said = [zlib.crc32(word.encode()) for text in texts(example) for word in words(text)]
+        told = [word for text in texts(example) for word in words(text)]
+        said = [zlib.crc32(word.encode()) for word in told + urls(example) * SHINGLE_WORDS]
         said += [0] * (SHINGLE_WORDS - len(said))
         numbers = np.array(said, np.uint64)
         count = len(said) - SHINGLE_WORDS + 1

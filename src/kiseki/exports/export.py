@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,8 @@ import msgspec
 from kiseki.errors import DatasetError, StorageError, UsageError
 from kiseki.exports.choosing import chosen, read_filters
 from kiseki.exports.conditions import read_split
-from kiseki.exports.job import LEFT_OUT, MASKS, REPORT, ExportJob, ExportReport
+from kiseki.exports.job import LEFT_OUT, MASKS, REPORT, ExportJob, ExportReport, WrittenFile
+from kiseki.exports.loading import beside_of
 from kiseki.exports.pipeline import DUPLICATE, Pipeline
 from kiseki.exports.scratch import open_scratch
 from kiseki.exports.siblings import Numbered, adjacent, alone, gathered
@@ -57,20 +59,21 @@ def export(job: ExportJob, console: Console | None = None) -> ExportReport:
     filters, splits = read_filters(job), read_split(job.split)
     source = find_source(job.source)
     target = find_target(job, source, format)
-    beside = format.beside((f"{splits[0].name}{target.suffix}",)) if format.beside else {}
-    with staging(target) as folder:
+    if target.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise UsageError(f"--to={job.to} writes parquet, which needs pyarrow: pip install 'kiseki[parquet]'")
+    beside = beside_of(format, target, splits, [WrittenFile(f"{splits[0].name}{target.suffix}", splits[0].name, 1, 0)])
+    with _disk(target), staging(target) as folder:
         earlier = earlier_report(target)
         check_free(target, earlier, beside, [each.name for each in splits])
-        with _disk(target), (folder / target.beside(LEFT_OUT)).open("wb") as reports, open_scratch(folder) as database:
-            pipeline = Pipeline(job, format, target, splits, folder, database, reports)
+        with (folder / target.beside(LEFT_OUT)).open("wb") as reports, open_scratch(folder) as database:
+            pipeline = Pipeline(job, filters, format, target, splits, folder, database, reports)
             passing = chosen(_read(source, console), filters, pipeline.leave_out, pipeline.match)
             pipeline.run(_siblings(passing, job, format, source, database, folder, console))
             files = pipeline.finish()
         report = pipeline.report(source, files, started)
         if not report.total_written:
             raise DatasetError(_nothing(report, pipeline.first))
-        with _disk(target):
-            names = _finish_reports(folder, target, report)
+        names = _finish_reports(folder, target, report)
         owned = [each.name.rstrip("/") for each in earlier.files] if earlier else []
         stale = [*owned, target.beside(REPORT), target.beside(LEFT_OUT)] if earlier else []
         put_in_place(folder, target, names, stale)
@@ -140,13 +143,13 @@ def _finish_reports(folder: Path, target: Target, report: ExportReport) -> list[
     text = msgspec.json.format(msgspec.json.encode(report), indent=2)
     with replacing(folder / last) as file:
         file.write(text + b"\n")
-    return [*(each.name.rstrip("/") for each in report.files), *([left] if report.left_out else []), last]
+    return [*(each.name.rstrip("/") for each in report.files), *([left] if report.total_left_out else []), last]
 
 
 def _nothing(report: ExportReport, first: LeftOut | None) -> str:
     if first is None:
         return f"{report.source} has no examples: nothing to write"
-    reasons = [f"{count:,} {reason}" for reason, count in report.left_out.items()]
+    reasons = [f"{count:,} {reason}" for reason, count in report.left_out.items() if count]
     listed = ", ".join(reasons[:_REASONS_SHOWN]) + (", …" if len(reasons) > _REASONS_SHOWN else "")
     where = first.key or f"prompt {first.prompt_index}, sample {first.sample_index}"
     detail = f"; the first is {where}: {first.detail or first.reason}"

@@ -88,11 +88,13 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
     """Rows, by split: where the format makes one row of one example, as many as examples."""
     left_out: dict[str, int]
-    """Examples, by reason."""
+    """Examples, by reason; 0 for what was asked for and not found."""
     cut_tails: int = 0
     """Examples that were written without the results after their last assistant turn."""
     masked_turns: int = 0
     """Assistant turns that `mask` took out of the loss."""
+    frames: tuple[str, ...] = ()
+    """Of `decontaminate`: words that many lines of the benchmark share, which were not looked for; the first few."""
     matched: dict[str, int] = {}
     """Of `decontaminate`: `FILE:LINE` → examples that it left out, the most first, a thousand at most."""
     seconds: float = 0.0

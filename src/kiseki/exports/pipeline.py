@@ -12,9 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from kiseki import __version__
-from kiseki.exports.choosing import left_out
+from kiseki.exports.choosing import CONTAMINATED, Filters, left_out
 from kiseki.exports.conditions import Split, split_of
+from kiseki.exports.drops import FINDERS
 from kiseki.exports.job import ExportJob, ExportReport, WrittenFile
+from kiseki.exports.loading import beside_of
 from kiseki.exports.masks import with_masks
 from kiseki.exports.siblings import Numbered
 from kiseki.exports.sources import LeftOut, Source
@@ -40,6 +42,7 @@ class Pipeline:
     def __init__(
         self,
         job: ExportJob,
+        filters: Filters,
         format: Format,
         target: Target,
         splits: tuple[Split, ...],
@@ -49,6 +52,7 @@ class Pipeline:
     ) -> None:
         self._job, self._format, self._target, self._splits = job, format, target, splits
         self._folder, self._reports = folder, reports
+        self._frames = filters.benchmark.frames if filters.benchmark else ()
         self._duplicates = _open_duplicates(job, database)
         self._most = 1 if format.per_prompt else job.max_per_prompt
         self._writers: dict[str, SplitWriter] = {}
@@ -94,10 +98,10 @@ class Pipeline:
         signature = self._duplicates.sign(example) if self._duplicates else None
         if self._duplicates and (same := self._duplicates.find(signature)):
             return left_out(example, DUPLICATE[self._job.dedup], f"of {same}")
+        if not format.per_prompt and not any(each.role == "assistant" for each in example.messages):
+            return left_out(example, NO_TURN)
         whole = example
         if format.ends_on_assistant:
-            if not any(each.role == "assistant" for each in example.messages):
-                return left_out(example, NO_TURN)
             example = without_tail(example)
         example, masked = with_masks(example, self._job.mask)
         try:
@@ -124,14 +128,14 @@ class Pipeline:
     def finish(self) -> list[WrittenFile]:
         """The files of all rows, in the staging folder under their final names, and what belongs beside them."""
         files = [file for split in self._splits if (writer := self._writers.get(split.name)) for file in writer.finish()]
-        if files and self._format.beside:
-            files += write_beside(self._folder, self._format.beside([each.name for each in files]))
+        if files and (beside := beside_of(self._format, self._target, self._splits, files)):
+            files += write_beside(self._folder, beside)
         return files
 
     def report(self, source: Source, files: list[WrittenFile], started: float) -> ExportReport:
         names, path = [each.name for each in self._splits], self._job.decontaminate
         written = {name: self._written[name] for name in names}
-        left = dict(self._left_out.most_common())
+        left = dict(self._left_out.most_common()) | {reason: 0 for reason in _asked(self._job) if not self._left_out[reason]}
         return ExportReport(
             kiseki=__version__,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -146,10 +150,17 @@ class Pipeline:
             left_out=left,
             cut_tails=self._cut,
             masked_turns=self._masked,
+            frames=self._frames,
             matched={f"{path.name}:{line}": count for line, count in self._matched.most_common(MOST_MATCHED)} if path else {},
             seconds=round(time.time() - started, 3),
             files=tuple(files),
         )
+
+
+def _asked(job: ExportJob) -> list[str]:
+    """Reasons that were asked for: that nothing was left out for them is worth saying."""
+    found = [FINDERS[kind][0] for kind in job.drop] + [CONTAMINATED] * (job.decontaminate is not None)
+    return found + ([DUPLICATE[job.dedup]] if job.dedup else [])
 
 
 def settings_of(job: ExportJob) -> dict[str, Any]:

@@ -24,6 +24,9 @@ from kiseki.views.build import load_view_settings
 from kiseki.views.examples import example_of
 from kiseki.views.filters import discard_reason
 
+FAILED, DISCARDED = "failed", "discarded: "
+"""Reasons why a rollout of a run is no example at all; the second goes on with the filter's."""
+
 
 class LeftOut(msgspec.Struct, frozen=True):
     """An example, or what should have been one, that is not written."""
@@ -98,7 +101,7 @@ def _of_run(folder: Path, read: Callable[[int], None]) -> Iterator[Example | Lef
                 reasoning_filter=bool(settings and settings.reasoning_filter),
             )
             if discarded:
-                yield LeftOut(_key(done.record), done.position, done.sample_index, f"discarded: {discarded}")
+                yield LeftOut(_key(done.record), done.position, done.sample_index, f"{DISCARDED}{discarded}")
                 continue
             try:
                 yield example_of(done, schemas)
@@ -110,7 +113,7 @@ def _of_run(folder: Path, read: Callable[[int], None]) -> Iterator[Example | Lef
             " WHERE r.outcome = 'failed' ORDER BY 1, 2"
         )
         for position, sample, error_class, record in failed:
-            yield LeftOut(_key(record), position, sample, "failed", error_class)
+            yield LeftOut(_key(record), position, sample, FAILED, error_class)
 
 
 def _key(record: bytes) -> str:

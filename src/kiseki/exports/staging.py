@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kiseki.errors import UsageError
-from kiseki.exports.target import Target
+from kiseki.exports.target import Target, is_name
 from kiseki.trajectory.replacing import replacing
 
 _PLAN = "plan.json"
@@ -69,6 +69,8 @@ def put_in_place(folder: Path, target: Target, names: list[str], stale: list[str
 
 def _carry_out(folder: Path, into: Path) -> None:
     plan = msgspec.json.decode((folder / _PLAN).read_bytes(), type=Plan)
+    if not all(map(is_name, plan.moves + plan.removals)):
+        raise UsageError(f"{folder / _PLAN} is no plan of an export; remove {folder}")
     into.mkdir(parents=True, exist_ok=True)
     for name in plan.removals:
         _remove(into / name)

@@ -12,7 +12,7 @@ from kiseki.errors import UsageError
 from kiseki.exports.job import COMPRESSIONS, LEFT_OUT, REPORT, ExportJob, ExportReport
 from kiseki.exports.sources import Source
 from kiseki.formats.format import Format
-from kiseki.trajectory.row_files import SUFFIXES, format_of, is_row_file
+from kiseki.trajectory.row_files import COMPRESSED, SUFFIXES, format_of, is_row_file
 
 EXPORTS = "exports"
 """In a run's folder."""
@@ -71,6 +71,8 @@ def find_target(job: ExportJob, source: Source, format: Format) -> Target:
             what = "a file for each row" if format.file_per_row else "parquet, which is packed already"
             raise UsageError(f"--compression is for JSON lines; {job.to} is {what}")
         suffix = f".jsonl.{job.compression}"
+    if not format.packed and suffix != format.suffixes[0]:
+        raise UsageError(f"--compression: {job.to} is for a consumer that reads no packed files")
     if job.shard_rows is not None and format.file_per_row:
         raise UsageError(f"--shard_rows: {job.to} has a file for each row anyway")
     return Target(out, suffix)
@@ -82,6 +84,8 @@ def _single(job: ExportJob, source: Source, format: Format, out: Path) -> Target
         raise UsageError(f"--out: {job.to} has a file for each row; give a folder")
     if kind not in format.suffixes:
         raise UsageError(f"--out: {job.to} is written as {' or '.join(format.suffixes)}, not as {kind}")
+    if not format.packed and out.name.endswith(COMPRESSED):
+        raise UsageError(f"--out: {job.to} is for a consumer that reads no packed files; leave {out.suffix} away")
     for name, given in (("split", job.split), ("shard_rows", job.shard_rows)):
         if given:
             raise UsageError(f"--{name} needs several files; --out={out} is one: give a folder")
@@ -96,11 +100,19 @@ def earlier_report(target: Target) -> ExportReport | None:
     """Of the export that is there already; None where there is none."""
     path = target.folder / target.beside(REPORT)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ExportReport)
+        report = msgspec.json.decode(path.read_bytes(), type=ExportReport)
+        if all(is_name(each.name.removesuffix("/")) for each in report.files):  # they are removed, and it may be anybody's file
+            return report
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise UsageError(f"{path} is no report of an export; move it away, or name another --out") from None
+        pass
+    raise UsageError(f"{path} is no report of an export; move it away, or name another --out") from None
+
+
+def is_name(name: str) -> bool:
+    """Whether that is the name of an entry of a folder, and of nothing outside of it."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def check_free(target: Target, earlier: ExportReport | None, beside: Iterable[str], splits: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from kiseki.errors import KisekiError
 from kiseki.exports.job import WrittenFile
@@ -75,15 +75,21 @@ class _FilePerRow:
     def __init__(self, folder: Path, split: str, suffix: str) -> None:
         self._folder, self._split, self._suffix = folder / split, split, suffix
         self._rows = self._bytes = 0
+        self._numbers: dict[str, int] = {}
+        """Of names in the last folder: the number that the last file of this name got."""
 
     def write(self, row: Row) -> None:
         folder = self._folder / f"{self._rows // FOLDER_FILES:05}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _plain(row["name"], self._suffix)
-        number = 1
+        if self._rows % FOLDER_FILES == 0:
+            folder.mkdir(parents=True)
+            self._numbers.clear()
+        name = _plain(str(row["name"]).removesuffix(self._suffix))
+        number = self._numbers.get(name, 1)
+        path = folder / f"{name}{self._suffix}"
         while path.exists():
             number += 1
-            path = folder / f"{path.name.removesuffix(self._suffix)}-{number}{self._suffix}"
+            path = folder / f"{name}-{number}{self._suffix}"
+        self._numbers[name] = number
         data = b"".join(encode_row(line) + b"\n" for line in row["lines"])
         path.write_bytes(data)
         self._rows += 1
@@ -94,10 +100,10 @@ class _FilePerRow:
         return [WrittenFile(f"{self._split}/", self._split, self._rows, self._bytes, files=self._rows)]
 
 
-def _plain(name: Any, suffix: str) -> str:
-    """A name that is a file's in every file system."""
-    stem = "".join(each if each.isalnum() or each in "-_." else "_" for each in str(name).removesuffix(suffix))
-    return f"{stem.lstrip('.')[:_NAME_CHARS] or 'row'}{suffix}"
+def _plain(name: str) -> str:
+    """A name that is a file's in every file system, without the suffix that it gets."""
+    stem = "".join(each if each.isalnum() or each in "-_." else "_" for each in name)
+    return stem.lstrip(".")[:_NAME_CHARS] or "row"
 
 
 def write_beside(folder: Path, files: dict[str, bytes]) -> list[WrittenFile]:

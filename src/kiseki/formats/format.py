@@ -56,6 +56,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """The `pyarrow.Schema` of its rows, where it can be parquet."""
     ends_on_assistant: bool = False
     """The consumer takes no conversation that ends on results: those are cut off, and counted, before `write` is called."""
+    packed: bool = True
+    """The consumer reads `.gz` and `.zst` files."""
     beside: Callable[[Sequence[str]], dict[str, bytes]] | None = None
     """Other files that the consumer wants in the same folder, by name, from the names of the data files."""
     file_per_row: bool = False

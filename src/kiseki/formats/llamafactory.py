@@ -143,5 +143,6 @@ FORMAT = Format(
     read=read,
     schema=partial(arrow_schema, _COLUMNS),
     ends_on_assistant=True,
+    packed=False,
     beside=dataset_info,
 )

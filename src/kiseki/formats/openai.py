@@ -57,4 +57,5 @@ FORMAT = Format(
     holds=EVERYTHING - {"reasoning"},
     read=partial(read_row, inline=False),
     ends_on_assistant=True,
+    packed=False,
 )

@@ -37,6 +37,9 @@ _COLUMNS = {
 }
 """Columns by which rows are known that another reader would read differently."""
 
+EXAMINED = ("trl", "axolotl", "llamafactory", "swift", "verl", "openai", "atif", "atropos", "sharegpt", "messages")
+"""Formats that `kiseki doctor --for` knows the consumers of."""
+
 
 def reader_for(row: Mapping[str, Any]) -> Callable[[dict[str, Any]], Example] | None:
     """The reader of the format that has written this row, by its columns; None where that is `reading.read_row`."""

@@ -90,6 +90,7 @@ def exported(folder: Path, to: str, split: str, seed: int, staging: Path, guard:
     """The run as `kiseki export` writes it, with its splits. Raises what `exports.export.export` raises."""
     from kiseki.exports.export import export
     from kiseki.exports.job import ExportJob
+    from kiseki.exports.loading import README
     from kiseki.exports.sources import DISCARDED, FAILED
 
     out, cleaned = staging / "export", staging / "cleaned"
@@ -98,6 +99,8 @@ def exported(folder: Path, to: str, split: str, seed: int, staging: Path, guard:
     files: list[Local] = []
     patterns: dict[str, str] = {}
     for each in report.files:
+        if each.name == README:  # the card says what it says
+            continue
         if each.name.endswith("/"):
             raise UsageError(
                 f"--to={to} makes a file of each row, which a dataset of the Hub is not read from; export it instead"
