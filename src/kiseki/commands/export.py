@@ -69,7 +69,10 @@ def build_parser() -> Parser:
         "a think block for turns without reasoning, in formats that have reasoning in the text (default: the format's own way)"
     )
     flag(how, "empty_think", one_of("keep", "drop"), words)
-    words = "make token ids with this tokenizer where none were captured: formats rl (default: leaves those out), atropos (default: messages alone)"
+    words = (
+        "make token ids with this tokenizer where none were captured: formats rl (default: leaves those out), atropos (default:"
+        " messages alone)"
+    )
     flag(how, "retokenize", str, words)
     return parser
 
