@@ -96,6 +96,8 @@ def test_a_segment_with_nothing_to_train_on_is_left_out() -> None:
     assert (row["prompt_ids"], row["segments"]) == ([1, 2, 9], 1)
     with pytest.raises(Unfit, match="nothing to train on"):
         write(example(calls=both, masked=frozenset({2, 4})))
+    (first,) = write(example(calls=both, masked=frozenset({4})))
+    assert len(json.loads(first["messages"])) == 3, "not those of the segment that is left out"
 
 
 def test_logprobs_that_are_missing_for_some_are_there_for_none() -> None:

@@ -42,7 +42,8 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True):
     has_logprobs: bool
     retokenized: bool
     messages: int
-    """How many of the example's messages it holds; all of them in the last one, what followed its last reply included."""
+    """How many of the example's messages it holds; all of them in the last sequence of the example, what followed its last reply
+    included."""
 
 
 def sequences_of(example: Example, options: Options) -> list[TokenSequence]:
@@ -59,11 +60,12 @@ def sequences_of(example: Example, options: Options) -> list[TokenSequence]:
     else:
         raise Unfit(UNCAPTURED, WAY_OUT)
     wanted = set(trained(example))
-    made = [_sequence(each, replies, wanted, retokenized=not captured) for each in found]
-    made = [each for each in made if any(each.mask)]
+    *others, last = (_sequence(each, replies, wanted, retokenized=not captured) for each in found)
+    whole = msgspec.structs.replace(last, messages=len(example.messages))
+    made = [each for each in (*others, whole) if any(each.mask)]
     if not made:
         raise Unfit("nothing to train on")
-    return [*made[:-1], msgspec.structs.replace(made[-1], messages=len(example.messages))]
+    return made
 
 
 def _sequence(segment: Segment, replies: Sequence[int], wanted: set[int], *, retokenized: bool) -> TokenSequence:
