@@ -26,7 +26,7 @@ ALLOWED = {
     "integrations": {"batch", "agent", "tools", "sandboxes", "models", "formats", "trajectory", "errors"},
     "compress": {"models", "trajectory", "errors"},
     "sampling": {"compress", "formats", "models", "trajectory", "errors"},
-    "batch": {"hub", "views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
+    "batch": {"formats", "hub", "views", "ledger", "agent", "tools", "models", "sandboxes", "trajectory", "errors"},
     "commands": {
         "batch",
         "doctor",

@@ -8,15 +8,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kiseki import AgentResult, AIAgent, Image, tool
+from kiseki.formats.reading import read_row
 from kiseki.models.mock_server import MockServer
 from kiseki.tools import running
 from kiseki.tools.context import RolloutInfo
 from kiseki.tools.settings import ToolSettings
 from kiseki.trajectory.record import usage_of
-from kiseki.trajectory.sharegpt import from_sharegpt, to_sharegpt
+from kiseki.trajectory.sharegpt import to_sharegpt
 from kiseki.trajectory.types import Record, Usage
 
 
@@ -255,7 +257,8 @@ def test_the_deadline_is_the_rollouts_and_what_they_did_is_kept(how: str, monkey
         '{"error":"not finished: the time for this task was over"}',
     ]
     assert len(cut.tool_runs) == 2
-    assert from_sharegpt(to_sharegpt(cut.messages, "[]"))[1:], "a row that can be read"
+    row = {"conversations": msgspec.to_builtins(to_sharegpt(cut.messages, "[]"))}
+    assert read_row(row).messages[1:], "a row that can be read"
     is_sum(result.usage, *(each.usage for each in result.record.calls), usage_of(quick), usage_of(cut))
 
 

@@ -8,11 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kiseki import AgentResult, AIAgent, tool
+from kiseki.formats.reading import read_row
 from kiseki.models.mock_server import MockServer
-from kiseki.trajectory.sharegpt import from_sharegpt
 
 LOUD = {"name": "shout", "arguments": {"text": "hi"}}
 ANSWER = {"content": "It said {{last_tool_result}}"}
@@ -140,7 +141,7 @@ def test_the_deadline_keeps_what_was_done_and_answers_open_calls() -> None:
     by_id = {each.tool_call_id: each.content for each in result.messages if each.role == "tool"}
     assert by_id["quick"] == "HI", "what had finished by then has happened"
     assert "the time for this task was over" in by_id["never"]
-    back = from_sharegpt(result.conversations)
+    back = read_row({"conversations": msgspec.to_builtins(result.conversations)}).messages
     assert [call.id for call in back[3].tool_calls] == ["never", "quick"], "calls and results are paired in the row too"
     assert [each.tool_call_id for each in back[4:]] == ["never", "quick"]
 

@@ -9,8 +9,8 @@ from typing import Any
 from rows import write_rows
 from sampling.samples import COUNTER, LONG, messages, sample, sharegpt
 
+from kiseki.formats.reading import read_row
 from kiseki.sampling.folder import SAMPLE
-from kiseki.trajectory.sharegpt import Turn, from_sharegpt
 
 
 def load(path: Path, cache: Path) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_mixed_layouts_become_sharegpt_and_load_as_one_table(tmp_path: Path) -> 
     turns = by_source["calls"]["conversations"]
     assert [turn["from"] for turn in turns] == ["system", "human", "gpt", "tool", "gpt", "human"]
     assert json.dumps(tools, separators=(",", ":")) in turns[0]["value"] and turns[0]["value"].endswith("Be brief.")
-    read = from_sharegpt([Turn(turn["from"], turn["value"]) for turn in turns])
+    read = [each for each in read_row({"conversations": turns}).messages if each.role != "system"]
     assert (read[1].reasoning, read[1].tool_calls[0].arguments) == ("hm", '{"path": "</tool_call>"}')
     assert (read[2].name, read[2].content) == ("look", "word " * LONG)
     assert (read[3].reasoning, read[3].content) == ("so", "Seen")

@@ -10,7 +10,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiseki.trajectory.sharegpt import Turn, from_sharegpt, is_json_object, to_sharegpt
+from kiseki.formats.reading import read_row
+from kiseki.trajectory.sharegpt import is_json_object, to_sharegpt
 from kiseki.trajectory.types import Message, ToolCall
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>"]
@@ -54,8 +55,7 @@ def same_json(one: str, other: str) -> bool:
 @given(conversations())
 def test_reading_back_gives_the_same(messages: list[Message]) -> None:
     turns = to_sharegpt(messages, '[{"type":"function","function":{"name":"</tools>"}}]')
-    encoded = msgspec.json.encode(turns)
-    back = from_sharegpt(msgspec.json.decode(encoded, type=list[Turn]))
+    back = read_row({"conversations": msgspec.json.decode(msgspec.json.encode(turns))}).messages
     assert len(back) == len(messages)
     for before, after in zip(messages, back, strict=True):
         assert (after.role, after.reasoning) == (before.role, before.reasoning)
@@ -130,4 +130,4 @@ def test_arguments_that_are_no_json_object_become_a_string() -> None:
         assert not is_json_object(raw)
         messages = [Message(role="assistant", tool_calls=(ToolCall("", "f", raw),))]
         (turn,) = to_sharegpt(messages, "[]")[1:]
-        assert from_sharegpt([turn])[0].tool_calls[0].arguments == raw
+        assert read_row({"conversations": [msgspec.to_builtins(turn)]}).messages[0].tool_calls[0].arguments == raw

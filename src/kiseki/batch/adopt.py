@@ -21,11 +21,12 @@ from typing import Any
 import msgspec
 
 from kiseki.batch.plan import prompt_key, rollout_key
+from kiseki.formats.reading import read_row
 from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import Attempt
 from kiseki.trajectory.outcome import result_ok
 from kiseki.trajectory.record import encode_record, summarize
-from kiseki.trajectory.sharegpt import Turn, from_sharegpt
+from kiseki.trajectory.sharegpt import Turn
 from kiseki.trajectory.types import Message, ModelCall, Prompt, Record, ToolRun
 
 ADOPTED_FOLDER = "adopted"
@@ -172,9 +173,10 @@ def _read(files: dict[int, Path], result: Adopted, log: Callable[[str], None]) -
 
 def _to_record(row: _OldRow, key: str, prompt: Prompt, sample: int) -> Record:
     try:
-        said = [each for each in from_sharegpt(row.conversations) if each.role != "user"]
+        read = read_row({"conversations": msgspec.to_builtins(row.conversations)}).messages
+        said = [each for each in read if each.role in ("assistant", "tool")]
         messages = said[sum(each.role in ("assistant", "tool") for each in prompt.messages) :]  # the prompt's own come first
-    except (ValueError, msgspec.DecodeError):  # another dialect inside the turns: the turns themselves are kept as they are
+    except ValueError:  # another dialect inside the turns: the turns themselves are kept as they are
         messages = [Message(role="assistant", content=turn.value) for turn in row.conversations if turn.role == "gpt"]
     completed = row.completed and not row.discarded
     return Record(

@@ -1,4 +1,4 @@
-"""The ShareGPT form of a trajectory, written and read back.
+"""The ShareGPT form of a trajectory, written; `formats/reading.py` reads it back.
 
 Turns are `{"from": system|human|gpt|tool, "value": text}` in the layout of the Hermes function-calling format: tools in
 `<tools>`, calls in `<tool_call>`, results in `<tool_response>`, reasoning in `<think>`
@@ -36,9 +36,6 @@ _literal = re.compile(rf"<(\\*)(?=/?(?:{_TAGS})>)")
 _escaped = re.compile(rf"<\\(\\*)(?=/?(?:{_TAGS})>)")
 _in_json = re.compile(rf"<(?=/?(?:{_TAGS})>)")
 _escaped_in_json = re.compile(rf"(?<!\\)((?:\\\\)*)\\u003c(?=/?(?:{_TAGS})>)")
-_call_block = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
-_response_block = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
-_think_block = re.compile(r"\A<think>\n(?:(.*?)\n)?</think>(?:\n|\Z)", re.DOTALL)
 
 
 class Turn(msgspec.Struct, frozen=True, rename={"role": "from"}):
@@ -46,17 +43,6 @@ class Turn(msgspec.Struct, frozen=True, rename={"role": "from"}):
 
     role: Literal["system", "human", "gpt", "tool"]
     value: str
-
-
-class _CallIn(msgspec.Struct):
-    name: str
-    arguments: msgspec.Raw
-
-
-class _ResponseIn(msgspec.Struct):
-    tool_call_id: str
-    name: str
-    content: msgspec.Raw
 
 
 def to_sharegpt(messages: Sequence[Message], tools: msgspec.Raw | str) -> list[Turn]:
@@ -91,24 +77,6 @@ def to_sharegpt(messages: Sequence[Message], tools: msgspec.Raw | str) -> list[T
     return turns
 
 
-def from_sharegpt(turns: Sequence[Turn]) -> list[Message]:
-    """The messages that `to_sharegpt` was given, without the system turn.
-
-    Calls get the ids of the responses after them, by position. Raises `ValueError` for a block that is not as this module
-    writes it.
-    """
-    messages: list[Message] = []
-    for at, turn in enumerate(turns):
-        if turn.role == "human":
-            messages.append(Message(role="user", content=turn.value))
-        elif turn.role == "gpt":
-            after = turns[at + 1].value if at + 1 < len(turns) and turns[at + 1].role == "tool" else ""
-            messages.append(_read_gpt(turn.value, [each.tool_call_id for each in _read_responses(after)]))
-        elif turn.role == "tool":
-            messages.extend(_read_responses(turn.value))
-    return messages
-
-
 def _tools_text(tools: msgspec.Raw | str) -> str:
     text = tools if isinstance(tools, str) else bytes(tools).decode()
     return f"{TOOLS_PREAMBLE}<tools>\n{escape_json(text)}\n</tools>\n{CALL_FORMAT}"
@@ -139,31 +107,6 @@ def _response_text(message: Message) -> str:
         content = _encode(message.content)
     payload = f'{{"tool_call_id": {_encode(message.tool_call_id)}, "name": {_encode(message.name)}, "content": {content}}}'
     return f"<tool_response>\n{escape_json(payload)}\n</tool_response>"
-
-
-def _read_gpt(value: str, ids: list[str]) -> Message:
-    reasoning = ""
-    if think := _think_block.match(value):
-        reasoning, value = unescape_text(think[1] or ""), value[think.end() :]
-    calls = []
-    first = _call_block.search(value)
-    for number, block in enumerate(_call_block.finditer(value)):
-        call = msgspec.json.decode(block[1], type=_CallIn)
-        raw = unescape_json(bytes(call.arguments).decode())
-        arguments = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
-        calls.append(ToolCall(id=ids[number] if number < len(ids) else "", name=call.name, arguments=arguments))
-    text = value if first is None else value[: first.start()].removesuffix("\n")
-    return Message(role="assistant", content=unescape_text(text), reasoning=reasoning, tool_calls=tuple(calls))
-
-
-def _read_responses(value: str) -> list[Message]:
-    messages = []
-    for block in _response_block.finditer(value):
-        response = msgspec.json.decode(block[1], type=_ResponseIn)
-        raw = unescape_json(bytes(response.content).decode())
-        content = msgspec.json.decode(raw, type=str) if raw.startswith('"') else raw
-        messages.append(Message(role="tool", content=content, tool_call_id=response.tool_call_id, name=response.name))
-    return messages
 
 
 def blocks(text: str, tag: str) -> Iterator[tuple[int, int]]:
