@@ -92,8 +92,7 @@ def test_one_file_has_its_reports_beside_it(tmp_path: Path) -> None:
     source = write_dataset(tmp_path / "rows.jsonl", [*ROWS, "{"])
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
         report = export(ExportJob(source=source, to="messages", out=tmp_path / name))
-        stem = name.split(".")[0]
-        assert {name, f"{stem}_report.json", f"{stem}_left_out.jsonl"} <= {*names(tmp_path)}
+        assert {name, f"{name}.report.json", f"{name}.left_out.jsonl"} <= {*names(tmp_path)}
         assert [file.name for file in report.files] == [name]
         again = export(ExportJob(source=tmp_path / name, to="messages", out=tmp_path / "again"))
         assert again.written == {"train": 5}
@@ -278,3 +277,9 @@ def test_files_of_consumers_that_unpack_nothing_are_not_packed(tmp_path: Path, t
 def test_rows_in_which_nobody_answers_are_left_out(tmp_path: Path, to: str) -> None:
     report = export_rows(tmp_path, [{"messages": [{"role": "user", "content": "q"}]}, chat("q", "a")], to)
     assert report.left_out == {"no assistant turn": 1}
+
+
+def test_files_of_one_name_and_two_kinds_are_two_exports(tmp_path: Path) -> None:
+    for name in ("x.parquet", "x.jsonl", "x.jsonl.gz", "x.parquet"):
+        export_rows(tmp_path, ROWS, out=tmp_path / name)
+    assert {"x.parquet", "x.jsonl", "x.jsonl.gz"} <= {*names(tmp_path)}

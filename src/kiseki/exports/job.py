@@ -15,7 +15,7 @@ DROPS: tuple[Drop, ...] = ("loops", "refusals", "truncated", "tool_errors")
 MASKS: tuple[Mask, ...] = ("errors", "summaries")
 COMPRESSIONS = ("none", "gz", "zst")
 REPORT, LEFT_OUT = "report.json", "left_out.jsonl"
-"""Beside the data. Of an export into one file they begin with its name: `mine_report.json`."""
+"""Beside the data. Of an export into one file they begin with its name: `mine.jsonl.report.json`."""
 
 
 class ExportJob(msgspec.Struct, frozen=True, kw_only=True):

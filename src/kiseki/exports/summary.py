@@ -54,4 +54,4 @@ def print_report(console: Console, report: ExportReport) -> None:
 
 
 def _beside(report: ExportReport, name: str) -> str:
-    return f"{stem_of(report.target)}_{name}" if stem_of(report.target) != report.target else f"{report.target}/{name}"
+    return f"{report.target}.{name}" if stem_of(report.target) != report.target else f"{report.target}/{name}"

@@ -42,7 +42,7 @@ class Target(msgspec.Struct, frozen=True):
 
     def beside(self, name: str) -> str:
         """The name of a report."""
-        return f"{stem_of(self.single)}_{name}" if self.single else name
+        return f"{self.single}.{name}" if self.single else name
 
 
 def stem_of(name: str) -> str:

@@ -1,8 +1,9 @@
 """`messages`: chat messages as OpenAI's API writes them, with `reasoning_content`, which most chat templates read, and `weight`.
 
-Every message has the same keys and `content` is always a text, so that a file of any length loads as it is: images stand as
-`<image>` in it, with their URLs in the column `images`. Arguments are the JSON text that the model wrote. `weight` is 1 where a
-loss falls on the message and 0 elsewhere.
+Every message has the same keys and `content` is always a text: images stand as `<image>` in it, with their URLs in the column
+`images`. Arguments are the JSON text that the model wrote. `weight` is 1 where a loss falls on the message and 0 elsewhere. In
+JSON lines the datasets library takes a list that is empty in its first 10 MB for one of nothing, and fails at the first call or
+image after it; parquet says what is in it from the start.
 """
 
 from __future__ import annotations
