@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,50 @@ def test_a_run(tmp_path: Path) -> None:
     flags = ("--batch_size=2", "--run_name=mine", "--model=builtin/practice", "--engine=inprocess", *light_tools(tmp_path))
     kiseki("batch", "--dataset_file=prompts.jsonl", *flags, cwd=tmp_path)
     assert "nothing would be lost" in kiseki("doctor", "data/mine", cwd=tmp_path).stdout
+    out = kiseki("doctor", "data/mine", "--for", "llamafactory", cwd=tmp_path).stdout
+    assert "data/mine for llamafactory: 2 rows, nothing would be lost" in out
+    assert not (tmp_path / "data" / "mine" / "exports").exists()
+    told = json.loads(kiseki("doctor", "data/mine", "--for", "openai", "--json", cwd=tmp_path).stdout)
+    assert (told["file"], told["for"], told["rows"], told["loses"]) == ("data/mine", "openai", 2, False)
+
+
+def test_findings_of_several_files_for_programs(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    write_dataset(folder / "a.jsonl", [messages(0)])
+    write_dataset(folder / "b.jsonl", [messages(1), {"messages": []}, {"messages": []}])
+    told = json.loads(kiseki("doctor", "rows", "--json", cwd=tmp_path, status=3).stdout)
+    (empty,) = (each for each in told["problems"] if each["kind"] == "empty conversation")
+    assert (empty["rows"], empty["first"]) == (2, [{"file": "b.jsonl", "row": 2}, {"file": "b.jsonl", "row": 3}])
+    assert told["rows"] == 4
+    assert {each["check"]: each["count"] for each in told["checks"]}[
+        "columns: one type each, all of them from the first row on"
+    ] == 4
+    assert "rows b.jsonl:2, b.jsonl:3" in kiseki("doctor", "rows", cwd=tmp_path, status=3).stdout
+
+
+STRICT = (
+    "{% for m in messages %}{{ m.content + m.reasoning_content | default('') }}{% for call in m.tool_calls or [] %}"
+    "{{ call.function.name }}{% for name, value in call.function.arguments | items %}{{ name }}{{ value }}{% endfor %}"
+    "{% endfor %}{% endfor %}{{ tools | tojson }}"
+)
+
+
+def test_the_command_in_the_fix_fixes(tmp_path: Path) -> None:
+    parts = messages(1)
+    parts["messages"][1]["content"] = [{"type": "text", "text": "What time is it?"}]
+    write_dataset(tmp_path / "rows.jsonl", [messages(0, arguments='{"tz": "UTC"}'), parts, messages(2)])
+    (tmp_path / "strict.jinja").write_text(STRICT)
+    out = kiseki("doctor", "rows.jsonl", "--template=strict.jinja", cwd=tmp_path, status=3).stdout
+    assert "lost: template raises (template strict)  rows 1, 2\n" in out
+    (command,) = set(re.findall(r"^   fix: .*(kiseki export rows\.jsonl --to trl)", out, re.MULTILINE))
+    kiseki(*command.split()[1:], "--out=out", cwd=tmp_path)
+    kiseki("doctor", "out", "--template=strict.jinja", cwd=tmp_path)
+
+
+def test_a_template_that_has_no_end(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "rows.jsonl", [messages(0), messages(1)])
+    (tmp_path / "mine.jinja").write_text("{{ messages[0].content * 10**10 }}")
+    out = kiseki("doctor", "rows.jsonl", "--template=mine.jinja", "--for=trl", cwd=tmp_path, status=3).stdout
+    assert "lost: template has no end (template mine)  row 1\n      it needs more than 2,048 MB of memory\n" in out
+    assert "not run: the template has no end" in out

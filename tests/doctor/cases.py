@@ -15,7 +15,7 @@ from kiseki.doctor.examine import Order, examine
 from kiseki.doctor.findings import Group, Problem
 from kiseki.doctor.rendering import check_rendering
 from kiseki.doctor.rules import RULES
-from kiseki.doctor.templates import Template, compile_template, find_templates
+from kiseki.doctor.templates import Template, compile_template, find_template
 from kiseki.doctor.turns import read_conversation
 
 TOOLS = [
@@ -96,7 +96,7 @@ def rendered(template: str, row: dict[str, Any], target: str = "") -> dict[str, 
     """Kind → detail of what a template, a name or Jinja text, does to a row."""
     conversation = read_conversation(row)
     assert not isinstance(conversation, Problem)
-    named = find_templates(template)[0] if "{" not in template else Template("written here", template)
+    named = find_template(template) if "{" not in template else Template("written here", template)
     return {each.kind: each.detail for each in check_rendering(compile_template(named), *as_read(row, conversation, target))}
 
 

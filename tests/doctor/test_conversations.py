@@ -130,3 +130,18 @@ def test_a_conversation_in_a_column_of_text() -> None:
     row = copy.deepcopy(messages())
     row["messages"] = json.dumps(row["messages"])
     assert list(in_conversation(row)) == ["arguments as objects"]
+
+
+def test_calls_and_results_in_parts_of_the_content() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "now", "input": {}}
+    row = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "image_url", "image_url": {"url": "x"}}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "x"}, use]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "12"}]},
+            {"role": "assistant", "content": "done"},
+        ]
+    }
+    assert in_conversation(row)["part is no text"] == "turn 3: tool_result"
+    row["messages"].pop(2)
+    assert in_conversation(row)["part is no text"] == "turn 2: tool_use"

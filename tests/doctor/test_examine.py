@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from doctor.cases import examined, factory, groups, messages, rows_of, sharegpt
 from support import write_dataset
 
@@ -129,3 +131,63 @@ def test_files_without_a_row(tmp_path: Path) -> None:
     assert "empty file" in groups(Order((tmp_path / "b.jsonl", tmp_path / "a.jsonl")))
     with pytest.raises(DatasetError, match="no row"):
         examine(Order((tmp_path / "a.jsonl",)))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
+def test_a_packed_file_that_ends_too_early_is_examined_up_to_there(tmp_path: Path, pack: Any) -> None:
+    lines = [json.dumps(messages(number, note=secrets.token_hex(20_000))) for number in range(60)]
+    packed = pack("\n".join(lines).encode())
+    torn = tmp_path / ("torn.jsonl" + (".gz" if pack is gzip.compress else ".zst"))
+    torn.write_bytes(packed[: len(packed) // 2])
+    made = examine(Order((torn,)))
+    told = {each.kind: each for each in made.findings.groups}
+    assert 0 < made.rows < 60
+    assert told["file cannot be read"].details[0].startswith(f"after row {made.rows}: cannot read {torn}")
+    torn.write_bytes(packed[:20])
+    with pytest.raises(DatasetError, match="cannot read"):
+        examine(Order((torn,)))
+
+
+def test_a_folder_is_examined_whatever_one_of_its_files_is(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "a.jsonl", [messages(0)])
+    (tmp_path / "b.jsonl").write_text(json.dumps([messages(1)], indent=1))
+    (tmp_path / "c.jsonl").write_bytes(json.dumps(messages(2)).encode("utf-16"))
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing else")
+    for target in ("", "trl"):
+        told = groups(Order((*sorted(tmp_path.glob("*.jsonl")), tmp_path / "d.parquet"), target))
+        assert [place.file for place in told["file cannot be read"].first] == ["b.jsonl", "c.jsonl", "d.parquet"]
+        assert len(told["file cannot be read"].details) == 3
+        assert told["files of two kinds"].severity == "lost"
+
+
+def test_what_parquet_loads_says_nothing_of_json_lines(tmp_path: Path) -> None:
+    """Columns of JSON files are not harmless since a parquet file beside them loads."""
+    import pyarrow
+    import pyarrow.parquet
+
+    first = write_dataset(tmp_path / "a.jsonl", [messages(0)])
+    second = write_dataset(tmp_path / "b.jsonl", [messages(1, extra=1)])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([messages(2)]), tmp_path / "c.parquet")
+    assert groups(Order((first, second, tmp_path / "c.parquet")))["columns differ between files"].severity == "lost"
+
+
+def test_a_deep_row_and_its_neighbours(tmp_path: Path) -> None:
+    deep = json.dumps(messages(1))[:-1] + ', "deep": ' + '{"a":' * 500 + "1" + "}" * 500 + "}"
+    (tmp_path / "rows.jsonl").write_text("\n".join([json.dumps(messages(0)), deep, json.dumps(messages(0))]) + "\n")
+    told = groups(Order((tmp_path / "rows.jsonl",)))
+    assert (rows_of(told["nested too deep"]), told["nested too deep"].severity) == ([2], "lost")
+    assert rows_of(told["duplicate row"]) == [3]
+
+
+def test_columns_that_change_late_are_told_in_the_order_of_their_rows(tmp_path: Path) -> None:
+    rows = late({"tags": [1]})
+    rows[27]["reward"] = 0.5
+    rows[28]["note"] = "x"
+    assert rows_of(examined(tmp_path, rows)["type changes late"]) == [28, 29, 30]
+
+
+def test_more_files_than_an_argument_can_name(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 50)
+    folder.mkdir()
+    files = tuple(write_dataset(folder / f"{'x' * 40}-{number}.jsonl", [messages(number)]) for number in range(600))
+    assert not examine(Order(files)).findings.loses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiseki.doctor.lines import read_line
+from kiseki.doctor.lines import read_line, refusal
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,9 @@ from kiseki.doctor.lines import read_line
         (b'{"a": {"b": 1, "b": 2}}', False, "duplicate keys"),
         (b'{"a" : 1, "a" : 2}', False, "duplicate keys"),
         ('{"a": "b\u2028c"}'.encode(), False, "line separators in text"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, False, "nested too deep"),
+        (b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}", False, "nested too deep"),
+        (b'{"a": ' + b"[" * 90_000 + b"]" * 90_000 + b"}", False, "nested too deep"),
     ],
 )
 def test_what_is_wrong_with_a_line(line: bytes, torn: bool, kind: str) -> None:
@@ -36,6 +39,7 @@ def test_what_is_wrong_with_a_line(line: bytes, torn: bool, kind: str) -> None:
         b'{"a": {"b": 1}, "c": {"b": 2}}',
         b'{"a": "\\u2028"}',
         b'{"a": 123456789012345678901234567890}',
+        b'{"a":' * 64 + b"1" + b"}" * 64,
     ],
 )
 def test_a_line_that_is_whole(line: bytes) -> None:
@@ -46,3 +50,11 @@ def test_a_line_that_is_whole(line: bytes) -> None:
 def test_what_can_be_read_of_a_line_is_judged_further() -> None:
     row, _ = read_line(b'{"a": "\\ud83d", "b": NaN}', torn=False)
     assert row == {"a": "\ufffd", "b": None}
+
+
+def test_what_is_not_json_lines_at_all() -> None:
+    assert "iconv -f UTF-16" in refusal('{"a": 1}\n'.encode("utf-16"))
+    for first in (b"[", b"[{", b'[{"a": 1},\n', b'[{"a": 1}, {"a": 2}]', b'\xef\xbb\xbf [{"a": 1}]\n'):
+        assert "jq -c '.[]'" in refusal(first)
+    for first in (b'{"a": 1}\n', b"[1, 2]\n", b"\n", b'{"a": [{'):
+        assert refusal(first) == ""

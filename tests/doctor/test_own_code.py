@@ -43,6 +43,13 @@ def with_text_calls(row: dict[str, Any]) -> None:
     row["messages"][2]["tool_calls"][0]["function"]["arguments"] = '{"tz": "UT'
 
 
+@pytest.mark.parametrize("target", ["trl", "axolotl", "swift"])
+def test_long_rows_are_no_finding_where_no_limit_was_asked_for(tmp_path: Path, target: str) -> None:
+    rows = [no_reasoning(0), no_reasoning(1)]
+    rows[1]["messages"][1]["content"] = "How long? " * 10_000
+    assert lost(told(write_dataset(tmp_path / "rows.jsonl", rows), target)[1]) == {}
+
+
 @pytest.mark.parametrize(
     ("target", "make", "change", "kind"),
     [
@@ -85,6 +92,18 @@ def test_models_of_atif(tmp_path: Path) -> None:
     wrong = row | {"steps": [step, answer | {"step_id": 3}]}
     _, groups = told(write_dataset(tmp_path / "rows.jsonl", [row, wrong]), "atif")
     assert lost(groups) == {"the consumer's code raises": [2]}
+
+
+@pytest.mark.parametrize("target", ["atif", "atropos"])
+def test_models_get_rows_of_parquet_as_well(tmp_path: Path, target: str) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    steps = [{"step_id": at, "source": source, "message": "x"} for at, source in ((1, "user"), (2, "agent"))]
+    trajectory = {"schema_version": "ATIF-v1.6", "session_id": "s", "agent": {"name": "kiseki", "version": "1"}, "steps": steps}
+    row = trajectory if target == "atif" else {"tokens": [[1, 2]], "masks": [[-100, 2]], "scores": [1.0]}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row, row]), tmp_path / "rows.parquet")
+    assert lost(told(tmp_path / "rows.parquet", target)[1]) == {}
 
 
 def test_scored_groups_of_atropos(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from doctor.cases import factory, messages, rendered, sharegpt
 
-from kiseki.doctor.templates import find_templates, shipped
+from kiseki.doctor.templates import Template, compile_template, find_template, shipped
 from kiseki.errors import UsageError
 
 ONLY_KNOWN_ROLES = (
@@ -50,7 +50,7 @@ def test_roles_that_the_template_does_not_know_empty_the_row() -> None:
 
 
 def test_responses_inside_of_responses() -> None:
-    assert rendered(WRAPS, sharegpt())["response doubled"] == "1 times"
+    assert rendered(WRAPS, sharegpt())["response doubled"] == "once"
     assert "response doubled" not in rendered(WRAPS, messages())
 
 
@@ -104,23 +104,32 @@ def test_generation_blocks_loop_controls_and_the_sandbox() -> None:
 
 
 def test_where_templates_are_found(tmp_path: Path) -> None:
-    config = {"chat_template": [{"name": "default", "template": "{{ bos_token }}"}, {"name": "rag", "template": "x"}]}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": {"content": "<s>"}}))
+    listed = [{"name": name, "template": name} for name in ("rag", "default", "tool_use")]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed, "bos_token": {"content": "<s>"}}))
     for asked in (tmp_path, tmp_path / "tokenizer_config.json"):
-        first, second = find_templates(str(asked))
-        assert (first.text, first.special, second.text) == ("{{ bos_token }}", {"bos_token": "<s>"}, "x")
+        found = find_template(str(asked))
+        assert (found.text, found.with_tools, found.special) == ("default", "tool_use", {"bos_token": "<s>"})
     (tmp_path / "chat_template.jinja").write_text("own")
-    assert [each.text for each in find_templates(str(tmp_path))] == ["own"]
-    assert find_templates(str(tmp_path / "chat_template.jinja"))[0].name == "chat_template"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("own, with tools")
+    found = find_template(str(tmp_path))
+    assert (found.text, found.with_tools) == ("own", "own, with tools")
+    assert find_template(str(tmp_path / "chat_template.jinja")).name == "chat_template"
 
 
-@pytest.mark.parametrize("content", ["{}", "{", '{"chat_template": 1}'])
+def test_of_several_templates_rows_with_tools_have_their_own() -> None:
+    render = compile_template(Template("two", "plain", with_tools="tools: {{ tools | length }}"))
+    assert render([], None, {}) == render([], [], {}) == "plain"
+    assert render([], [{}], {}) == "tools: 1"
+
+
+@pytest.mark.parametrize("content", ["{}", "{", '{"chat_template": 1}', '{"chat_template": [{"name": "rag", "template": "x"}]}'])
 def test_a_configuration_without_a_template(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(UsageError, match=r"tokenizer_config\.json"):
-        find_templates(str(tmp_path / "tokenizer_config.json"))
+        find_template(str(tmp_path / "tokenizer_config.json"))
     with pytest.raises(UsageError, match="no template"):
-        find_templates("no-such-template")
+        find_template("no-such-template")
 
 
 # ---- TRL's own ----------------------------------------------------------------------------------------------------------

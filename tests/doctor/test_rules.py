@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor.cases import TOOLS, by_rule, factory, messages, sharegpt
+from doctor.cases import TOOLS, by_rule, examined, factory, messages, rows_of, sharegpt
 
 from kiseki.doctor.rules import check_scored
 
@@ -100,3 +101,10 @@ def test_openai_wants_ids_and_no_text_for_tools() -> None:
 )
 def test_groups_of_tokens(row: dict[str, Any], kinds: list[str]) -> None:
     assert [each.kind for each in check_scored(row)] == kinds
+
+
+@pytest.mark.parametrize(
+    "row", [messages(), {"steps": 1}, {"steps": [1], "agent": {}}, {"schema_version": "x", "agent": 1, "steps": [{}]}]
+)
+def test_rows_that_are_no_trajectories_of_the_interchange_format(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert rows_of(examined(tmp_path, [row], "atif")["not in this consumer's form"]) == [1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +119,38 @@ def test_a_trainer_gets_batches_with_exact_tokens_and_the_rewards_of_the_users_f
     assert "attempt 3: ProviderError: the inference server gave no reply: ClientResponseError: 503" in log.read_text()
     left = survey(SandboxSettings("local"), lambda label: label.startswith(f"atropos-{process.pid}-"))
     assert not [found for found in left if found.sandboxes]
+
+
+SOMETIMES = """\
+from kiseki.integrations.atropos import KisekiEnv, Rollout
+
+class Sometimes(KisekiEnv):
+    async def reward(self, rollout: Rollout) -> float:
+        if rollout.row["kind"] == "bug":
+            raise KeyError("nothing")
+        return float(rollout.row["kind"]) + rollout.record.sample_index
+
+Sometimes.cli()
+"""
+
+
+def test_a_reward_that_fails_costs_its_group_and_one_traceback_and_the_end_of_the_dataset_is_told(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(tmp_path / "tokenizer")
+    kinds = ["bug", "nan", "1", "bug", "2"]
+    lines = [json.dumps({"prompt": f"Prompt {at}", "kind": kind}) for at, kind in enumerate(kinds)]
+    dataset = tmp_path / "prompts.jsonl"
+    dataset.write_text("\n".join([*lines[:2], '{"prompt": broken', *lines[2:]]) + "\n")
+    file, out = tmp_path / "sometimes.py", tmp_path / "groups.jsonl"
+    file.write_text(SOMETIMES)
+    with MockServer(SCRIPT, tokenizer=tokenizer) as server:
+        more = {"total_steps": 9, "epochs": 1, "data_path_to_save_groups": out}
+        said = run_environment(file, "process", *arguments(server, tokenizer, dataset, **more)).stderr
+    assert [group["scores"] for group in read_rows(out)] == [[1.0, 2.0], [2.0, 3.0]]
+    assert said.count("(the reward raised KeyError: 'nothing' (sometimes.py:6))") == 2
+    assert re.search(r"prompt 1 is left out: rollout \d failed \(the reward must be a finite number, not nan\)", said)
+    assert said.count("Traceback") == 1
+    assert "dataset line 3 is left out: not valid JSON" in said
+    assert "the dataset has been gone through (epochs: 1): no prompt is left" in said
 
 
 @pytest.mark.parametrize(("begins", "reasoning_field"), [("", "reasoning_content"), ("<think>\n", "think_unopened")])

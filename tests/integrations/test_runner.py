@@ -12,8 +12,8 @@ import pytest
 from support import write_dataset
 
 from kiseki.batch.config import BatchConfig
-from kiseki.errors import SandboxError, UsageError
-from kiseki.integrations.runner import Rollout, Runner, prepare
+from kiseki.errors import SandboxError
+from kiseki.integrations.runner import RewardFailed, Rollout, Runner, prepare
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import open_model
 from kiseki.models.mock_server import MockServer
@@ -103,7 +103,7 @@ def test_what_the_infrastructure_broke_is_not_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), "much", None])
 def test_a_reward_that_is_no_finite_number_is_an_error(tmp_path: Path, said: Any) -> None:
-    with pytest.raises(UsageError, match="number"):
+    with pytest.raises(RewardFailed, match="number"):
         run(tmp_path, lambda rollout: said)
 
 
@@ -112,8 +112,24 @@ def test_a_reward_that_takes_too_long_is_cut_off(tmp_path: Path) -> None:
         await asyncio.sleep(3600)
         return 1.0
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(RewardFailed, match=r"took longer than 0\.01 s \(reward_timeout\)"):
         run(tmp_path, reward, seconds=0.01)
+
+
+def test_what_a_reward_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    def bug(rollout: Rollout) -> float:
+        raise ValueError("no\nway \x1b[31m")
+
+    async def own_limit(rollout: Rollout) -> float:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(3600)
+        return 1.0
+
+    with pytest.raises(RewardFailed, match=r"^the reward raised ValueError: no way .\[31m \(test_runner\.py:\d+\)$") as told:
+        run(tmp_path, bug)
+    assert isinstance(told.value.__cause__, ValueError)
+    with pytest.raises(RewardFailed, match="the reward raised TimeoutError"):
+        run(tmp_path, own_limit)
 
 
 def test_the_samples_of_a_prompt_have_the_same_toolsets_and_each_its_own_seed(tmp_path: Path) -> None:

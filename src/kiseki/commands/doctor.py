@@ -72,6 +72,7 @@ def _examine(flags: argparse.Namespace, target: str, scratch: Path) -> int:
     from rich.console import Console
 
     from kiseki.doctor.examine import Order, examine
+    from kiseki.doctor.kinds import LAYOUTS
     from kiseki.doctor.report import as_json, show
     from kiseki.trajectory.json_rows import encode_row
     from kiseki.trajectory.text import printable
@@ -95,7 +96,8 @@ def _examine(flags: argparse.Namespace, target: str, scratch: Path) -> int:
     if flags.json:
         sys.stdout.write(encode_row(as_json(examined, str(asked), target)).decode() + "\n")
     else:
-        fix = {"file": name, "to": target or "messages", "limit": str(flags.max_tokens or "")}
+        trainer = "trl" if target in ("", *LAYOUTS) else target
+        fix = {"file": name, "to": target or "messages", "trainer": trainer, "limit": str(flags.max_tokens or "")}
         show(console, examined, name, target, fix)
     return LOSES if examined.findings.loses else CLEAN
 

@@ -45,7 +45,7 @@ class Columns:
             self._value(each, (*path, name), number, offset)
 
     def _value(self, value: Any, path: tuple[str, ...], number: int, offset: int) -> None:
-        kind = _kind(value)
+        kind = kind_of(value)
         column = self._columns.get(path)
         if column is None:
             if len(self._columns) >= MOST_PATHS:
@@ -90,7 +90,7 @@ def _at(offset: int) -> str:
     return f"after {offset / 2**20:.0f} MB"
 
 
-_WORDS = {
+WORDS = {
     "null": "null",
     "bool": "true or false",
     "int": "a whole number",
@@ -103,7 +103,8 @@ _WORDS = {
 }
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Of a decoded value, as `WORDS` has them."""
     if value is None:
         return "null"
     if isinstance(value, dict):
@@ -126,11 +127,11 @@ def _changes(kinds: dict[str, Seen]) -> tuple[tuple[str, str, int] | None, tuple
     for family, kind, at in families:
         if family != families[0][0]:
             late = at[1] >= BLOCK_BYTES
-            before = _WORDS[families[0][1]]
-            return (None, (before, _WORDS[kind], at)) if late else ((before, _WORDS[kind], at[0]), None)
+            before = WORDS[families[0][1]]
+            return (None, (before, WORDS[kind], at)) if late else ((before, WORDS[kind], at[0]), None)
     for wide, narrow in (("float", "int"), ("list", "none"), ("object", "empty")):
         if wide in kinds and kinds[wide][1] >= BLOCK_BYTES and narrow in kinds:
-            return None, (_WORDS[narrow], _WORDS[wide], kinds[wide])
+            return None, (WORDS[narrow], WORDS[wide], kinds[wide])
     if real and real[0][1][1] >= BLOCK_BYTES and "null" in kinds:
-        return None, ("null", _WORDS[real[0][0]], real[0][1])
+        return None, ("null", WORDS[real[0][0]], real[0][1])
     return None, None

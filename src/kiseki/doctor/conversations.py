@@ -11,6 +11,7 @@ from kiseki.doctor.turns import RESPONSE, Conversation, Turn
 from kiseki.formats.images import PLACEHOLDER
 from kiseki.formats.reading import CALL_ROLES
 
+_PARTS = ("text", "input_text", "output_text", "refusal", "image", "image_url", "input_image", "thinking", "reasoning")
 SEVERAL = "*"
 """A result that stands for all calls of its turn."""
 
@@ -25,6 +26,8 @@ def check_conversation(row: dict[str, Any], conversation: Conversation) -> Itera
             yield Problem("system turn not first", f"turn {turn.at}")
         if turn.role == "assistant" and not (turn.text.strip() or turn.reasoning or turn.calls):
             yield Problem("empty assistant turn", f"turn {turn.at}")
+        if odd := _odd_parts(turn):
+            yield Problem("part is no text", f"turn {turn.at}: {', '.join(odd)}")
         if turn.role == "tool" and not conversation.sharegpt and turn.text.lstrip().startswith(RESPONSE):
             yield Problem("wrapped result", f"turn {turn.at}")
     yield from _trained(turns)
@@ -36,6 +39,15 @@ def check_conversation(row: dict[str, Any], conversation: Conversation) -> Itera
         yield Problem("ends on a tool turn", f"turn {turns[-1].at}")
     if found := not_alternating(turns, joined=not conversation.sharegpt):
         yield Problem("alternation broken", found)
+
+
+def _odd_parts(turn: Turn) -> list[str]:
+    """Types of the parts of its content that neither templates nor exports have a place for."""
+    content = turn.raw.get("value" if "from" in turn.raw else "content")
+    parts = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    return list(
+        dict.fromkeys(str(each["type"]) for each in parts if isinstance(each.get("type"), str) and each["type"] not in _PARTS)
+    )
 
 
 def _trained(turns: Sequence[Turn]) -> Iterator[Problem]:

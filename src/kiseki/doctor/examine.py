@@ -13,28 +13,28 @@ import msgspec
 
 from kiseki.doctor.as_read import as_read, with_texts_decoded
 from kiseki.doctor.columns import Columns
+from kiseki.doctor.confined import Confined, TemplateStopped
 from kiseki.doctor.conversations import check_conversation
 from kiseki.doctor.findings import Check, Findings, Place, Problem
 from kiseki.doctor.kinds import BY_MODEL, KINDS, LAYOUTS, Severity
-from kiseki.doctor.lines import read_line
 from kiseki.doctor.loading import check_loading
 from kiseki.doctor.own_code import OwnCode
 from kiseki.doctor.own_program import NEEDS
+from kiseki.doctor.reading import json_rows, parquet_rows
 from kiseki.doctor.rendering import check_rendering
 from kiseki.doctor.rules import NAMES, RULES, check_scored
-from kiseki.doctor.templates import PLAIN, TRL_DEFAULT, Render, compile_template, default_templates, find_templates
+from kiseki.doctor.templates import PLAIN, TRL_DEFAULT, Render, Template, compile_template, default_templates, find_template
 from kiseki.doctor.turns import Conversation, read_conversation
 from kiseki.errors import DatasetError
 from kiseki.exports.scratch import open_scratch
 from kiseki.formats.table import find_format
 from kiseki.trajectory.example import Example
 from kiseki.trajectory.json_columns import with_json_types
-from kiseki.trajectory.json_rows import decode_row, encode_row
-from kiseki.trajectory.row_files import format_of, open_bytes, read_lines
+from kiseki.trajectory.json_rows import encode_row
+from kiseki.trajectory.row_files import format_of
 from kiseki.trajectory.tokens import Tokenizer, open_counter
 
 VERL_FILE = "kiseki_verl.py"
-_BOM = b"\xef\xbb\xbf"
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Order(msgspec.Struct, frozen=True):
     target: str = ""
     """A consumer (`kinds.TARGETS`); "" for no one in particular."""
     template: str = ""
-    """As `templates.find_templates` takes it; "" for those that are looked at by themselves."""
+    """As `templates.find_template` takes it; "" for those that are looked at by themselves."""
     tokenizer: Tokenizer | None = None
     max_tokens: int = 0
     """Of a row, with `tokenizer`."""
@@ -76,26 +76,35 @@ def examine(order: Order, read: Callable[[int], None] = lambda count: None) -> E
     """
     findings = Findings(order.target)
     made = Examined(findings)
-    renderers = _renderers(order)
-    with tempfile.TemporaryDirectory(prefix="kiseki-doctor-") as folder, open_scratch(Path(folder)) as database:
+    with (
+        tempfile.TemporaryDirectory(prefix="kiseki-doctor-") as folder,
+        open_scratch(Path(folder)) as database,
+        contextlib.ExitStack() as stack,
+    ):
+        renderers = _renderers(order, Path(folder), stack)
         database.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY, row INTEGER) WITHOUT ROWID")
         own = _own_code(order, Path(folder))
         rows = _Rows(order, made, renderers, database, own)
         columns: dict[Path, Columns] = {}
         for file in order.files:
             columns[file] = rows.file(file, read)
+        if not rows.lines and rows.unreadable:
+            raise rows.unreadable
         if not rows.lines:
             raise DatasetError(f"there is no row in {', '.join(map(str, order.files))}")
         _add_checks(order, made, renderers, rows)
         _compare_columns(findings, columns)
-        for suffix in (".jsonl", ".parquet"):
-            if alike := [
-                file
-                for file in order.files
-                if format_of(file) == suffix or (suffix == ".jsonl" and format_of(file) != ".parquet")
-            ]:
-                check_loading(findings, alike, rows.longest, Path(folder))
-        if own:
+        parquet = [file for file in order.files if format_of(file) == ".parquet"]
+        json = [file for file in order.files if file not in parquet]
+        if parquet and json:
+            findings.add(Problem("files of two kinds", f"{len(json)} of JSON lines, {len(parquet)} of parquet"), Place("", 0))
+        if json:  # before parquet, which no finding about columns is about
+            check_loading(findings, json, rows.longest, Path(folder))
+        if parquet:
+            check_loading(findings, parquet, rows.longest, Path(folder))
+        if own and rows.stopped:
+            findings.checks.append(Check(f"{NAMES[order.target]}'s own code", note="not run: the template has no end"))
+        elif own:
             own.report(findings)
     return made
 
@@ -115,6 +124,10 @@ class _Rows:
         self._decodes = False
         self._like = find_format(order.target).read if order.target == "atif" else None
         self._count = open_counter(order.tokenizer).count if order.tokenizer else None
+        self.stopped: set[str] = set()
+        """Templates that ran into a bound, and render nothing more."""
+        self.unreadable: DatasetError | None = None
+        """Of the last file that could not be read, or not to its end."""
         self.longest = 0
         self.turns = 0
         self.calls = 0
@@ -133,24 +146,33 @@ class _Rows:
         parquet = format_of(path) == ".parquet"
         if self._order.target == "verl" and not parquet:
             self._findings.add(Problem("not in this consumer's form", "verl reads parquet only"), Place(path.name, 0))
-        for number, row, offset, problems in _parquet_rows(path, read) if parquet else _json_rows(path, read):
-            place = Place(path.name, number)
-            self.lines += 1
-            for problem in problems:
-                self._findings.add(problem, place)
-            if row is None:
-                continue
-            self._made.rows += 1
-            if not parquet:
-                self.longest = max(self.longest, offset[1])
-                columns.see(row, number, offset[0])
-            for problem in self._row(row, place):
-                self._findings.add(problem, place)
-        if self.lines == before:
-            self._findings.add(Problem("empty file"), Place(path.name, 0))
-        for number, problem in columns.problems():
+        number = 0
+        try:
+            for number, row, offset, problems in parquet_rows(path, read) if parquet else json_rows(path, read):
+                self._line(row, problems, Place(path.name, number))
+                if not parquet:
+                    self.longest = max(self.longest, offset[1])
+                    if row is not None:
+                        columns.see(row, number, offset[0])
+        except DatasetError as error:
+            self.unreadable = error
+            words = f"after row {number:,}: {error}" if number else str(error)
+            self._findings.add(Problem("file cannot be read", words), Place(path.name, 0))
+        else:
+            if self.lines == before:
+                self._findings.add(Problem("empty file"), Place(path.name, 0))
+        for number, problem in sorted(columns.problems(), key=lambda each: each[0]):
             self._findings.add(problem, Place(path.name, number))
         return columns
+
+    def _line(self, row: dict[str, Any] | None, problems: list[Problem], place: Place) -> None:
+        self.lines += 1
+        for problem in problems:
+            self._findings.add(problem, place)
+        if row is not None:
+            self._made.rows += 1
+            for problem in self._row(row, place):
+                self._findings.add(problem, place)
 
     def _row(self, row: dict[str, Any], place: Place) -> Iterator[Problem]:
         own = self._own if self._own and self._own.takes_more else None
@@ -163,7 +185,10 @@ class _Rows:
         if self._like is not None:
             try:
                 row = _as_messages(self._like(row))
-            except ValueError as error:
+            except KeyError as error:
+                yield Problem("not in this consumer's form", f"there is no {error.args[0]}")
+                return
+            except (ValueError, TypeError, AttributeError, IndexError) as error:
                 yield Problem("not in this consumer's form", str(error))
                 return
         conversation = read_conversation(row)
@@ -205,8 +230,15 @@ class _Rows:
         for renderer in self._renderers:
             if renderer.sharegpt not in (None, conversation.sharegpt):
                 continue
+            if renderer.name in self.stopped:
+                continue
             renderer.checked.count += 1
-            for problem in check_rendering(renderer.render, messages, tools, more):
+            try:
+                found = list(check_rendering(renderer.render, messages, tools, more))
+            except TemplateStopped as stopped:
+                self.stopped.add(renderer.name)
+                found = [Problem("template has no end", str(stopped))]
+            for problem in found:
                 severity: Severity | None = None
                 if not renderer.named and (self._order.target in ("", *LAYOUTS) or problem.kind in BY_MODEL):
                     severity = "note"
@@ -240,30 +272,6 @@ def _as_messages(example: Example) -> dict[str, Any]:
     return row
 
 
-_Line = tuple[int, "dict[str, Any] | None", tuple[int, int], list[Problem]]
-"""(number, row, (bytes before it, its own), what is wrong with it)."""
-
-
-def _json_rows(path: Path, read: Callable[[int], None]) -> Iterator[_Line]:
-    offset = 0
-    with open_bytes(path, read) as stream:
-        for number, line in enumerate(stream, 1):
-            text = (line.removeprefix(_BOM) if number == 1 else line).rstrip(b"\r\n")
-            if text and not text.isspace():
-                row, problems = read_line(text, torn=not line.endswith(b"\n"))
-                yield number, row, (offset, len(line)), problems
-            offset += len(line)
-
-
-def _parquet_rows(path: Path, read: Callable[[int], None]) -> Iterator[_Line]:
-    reader = read_lines(path)
-    before = 0
-    for number, text in reader:
-        read(reader.position - before)
-        before = reader.position
-        yield number, decode_row(text), (0, 0), []
-
-
 def _factory_info(path: Path) -> dict[str, Any]:
     """What a LLaMA-Factory `dataset_info.json` beside a file says of it; nothing where there is none."""
     try:
@@ -277,16 +285,17 @@ def _own_code(order: Order, scratch: Path) -> OwnCode | None:
     if order.target not in NEEDS:
         return None
     wanted = order.template or ("qwen2_5" if order.target == "verl" else "qwen3")
-    found = find_templates(order.template) if order.template else default_templates((wanted,))
-    template = (found or find_templates(PLAIN))[0].text
+    found = [find_template(order.template)] if order.template else default_templates((wanted,))
+    template = (found or [find_template(PLAIN)])[0]
     schema = None
-    if format_of(order.files[0]) == ".parquet":
+    if format_of(order.files[0]) == ".parquet" and order.target not in ("atif", "atropos"):  # whose code gets rows as JSON
         import pyarrow.parquet
 
-        schema = with_json_types(pyarrow.parquet.read_schema(order.files[0]))
+        with contextlib.suppress(pyarrow.ArrowException, OSError):  # reading its rows tells why
+            schema = with_json_types(pyarrow.parquet.read_schema(order.files[0]))
         if "extension<" in str(schema):  # the rows have what its columns of JSON hold, which JSON lines say as well
             schema = None
-    made = OwnCode(order.target, template, scratch, schema)
+    made = OwnCode(order.target, template.with_tools or template.text, scratch, schema)
     if order.target == "verl" and has_own_dataset(order.files[0]):
         made.dataset_class = str(order.files[0].parent.absolute() / VERL_FILE)
     return made
@@ -311,21 +320,31 @@ def _compare_columns(findings: Findings, columns: dict[Path, Columns]) -> None:
             findings.add(Problem("columns differ between files", detail), Place(file.name, 0))
 
 
-def _renderers(order: Order) -> list[_Renderer]:
+def _renderers(order: Order, scratch: Path, stack: contextlib.ExitStack) -> list[_Renderer]:
+    """`stack` ends their processes."""
     if order.template:
-        return [_renderer(each, True) for each in find_templates(order.template)]
+        template = find_template(order.template)
+        if template.known:
+            return [_renderer(template, compile_template(template), named=True)]
+        confined = Confined(template, scratch)
+        stack.callback(confined.close)
+        return [_renderer(template, confined, named=True)]
     if order.target in ("llamafactory", "swift", "openai", "atif", "atropos"):
         return []  # they render without the model's template, or not at all
-    plain = find_templates(PLAIN)[0]
+    plain = find_template(PLAIN)
     found = default_templates(TRL_DEFAULT) or [plain]
+    made = [_renderer(each, compile_template(each)) for each in found]
     if order.target in ("", *LAYOUTS):
-        return [_renderer(plain, False, True), *(_renderer(each, False, False) for each in found)]
-    return [_renderer(each, False) for each in found]
+        return [
+            _renderer(plain, compile_template(plain), sharegpt=True),
+            *(msgspec.structs.replace(each, sharegpt=False) for each in made),
+        ]
+    return made
 
 
-def _renderer(template: Any, named: bool, sharegpt: bool | None = None) -> _Renderer:
+def _renderer(template: Template, render: Render, *, named: bool = False, sharegpt: bool | None = None) -> _Renderer:
     check = Check(f"rendered through the chat template {template.name}", section="rendering", where=f"template {template.name}")
-    return _Renderer(template.name, compile_template(template), named, sharegpt, check)
+    return _Renderer(template.name, render, named, sharegpt, check)
 
 
 def _add_checks(order: Order, made: Examined, renderers: list[_Renderer], rows: _Rows) -> None:

@@ -76,7 +76,8 @@ class Findings:
         if group is None:
             group = self._groups[key] = Group(problem.kind, problem.where, severity)
         group.times += 1
-        if len(group.details) < 3 and problem.detail and (detail := printable(problem.detail, 300)) not in group.details:
+        most = 3 if place.row else SHOWN  # files are few, and each has its own
+        if len(group.details) < most and problem.detail and (detail := printable(problem.detail, 300)) not in group.details:
             group.details.append(detail)
         if self._last.get(key) != place:
             self._last[key] = place

@@ -23,7 +23,7 @@ class Kind(msgspec.Struct, frozen=True):
     effect: str
     """What happens to such rows."""
     fix: str
-    """What to do; `{file}` and `{to}` stand for the input and the format to export it to."""
+    """What to do; `{file}`, `{to}`, `{trainer}` and `{limit}` stand for the input, formats to export it to, and the limit."""
     among: dict[str, Severity] = {}
     """Other severities, by consumer."""
     only: tuple[str, ...] = ()
@@ -31,6 +31,11 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _EXPORT = "kiseki export {file} --to {to}"
+_TRAIN = "kiseki export {file} --to {trainer}"
+"""{trainer}: as {to}, but a trainer's format where no consumer is named."""
+_INCOMPLETE = "add what is missing, or take the row out; exports to openai and llamafactory leave it out and report it"
+_OTHER = "choose another template; where it is about roles, arguments or parts: " + _TRAIN
+_TAGS = "take the tags out of the text; of ShareGPT turns " + _TRAIN + " does it"
 _AGAIN = "write the line again, or take it out; kiseki export {file} --to {to} leaves it out and reports it"
 
 KINDS: dict[str, Kind] = {
@@ -40,11 +45,25 @@ KINDS: dict[str, Kind] = {
     "invalid UTF-8": Kind("lost", "the whole file fails to load", _AGAIN),
     "not JSON": Kind("lost", "the whole file fails to load", _AGAIN),
     "not an object": Kind("lost", "the whole file fails to load", _AGAIN),
-    "lone surrogate": Kind("lost", "the whole file fails to load", _EXPORT + " writes U+FFFD in its place"),
+    "nested too deep": Kind(
+        "lost",
+        "Arrow refuses the file; the row was not looked at any further",
+        _EXPORT + ", where no call's arguments are that deep",
+    ),
+    "lone surrogate": Kind(
+        "lost",
+        "Arrow refuses the file; newer datasets take the character out of the text",
+        _EXPORT + " writes U+FFFD in its place",
+    ),
     "duplicate keys": Kind("lost", "Arrow refuses the file; other readers keep one of the values", _EXPORT),
     "NaN": Kind("note", "Arrow reads it, strict JSON parsers do not", _EXPORT + " writes null or text"),
     "line separators in text": Kind(
         "note", "readers that use str.splitlines() cut the row apart (U+2028, U+2029, U+0085)", "read the file line by line"
+    ),
+    "file cannot be read": Kind(
+        "lost",
+        "the whole file fails to load",
+        "write it again; what there is of a packed one, gzip -dc or zstd -dc puts into a new .jsonl file",
     ),
     "empty file": Kind("lost", "there is nothing in it to load", "take it out"),
     # ---- columns
@@ -64,6 +83,9 @@ KINDS: dict[str, Kind] = {
         "note", "parquet has no objects without a field, so to_parquet() fails", "leave the column out, or give it a field"
     ),
     "columns differ between files": Kind("lost", "the datasets library loads no file set of different columns", _EXPORT),
+    "files of two kinds": Kind(
+        "lost", "the datasets library loads JSON lines or parquet from a folder, not both", _EXPORT + " writes one kind"
+    ),
     "datasets does not load it": Kind("lost", "the trainer stops before it starts", _EXPORT),
     "pyarrow does not load it": Kind("note", "what is built on pyarrow alone does not load it either", _EXPORT),
     "parquet does not load": Kind("lost", "the trainer stops before it starts", _EXPORT),
@@ -73,27 +95,43 @@ KINDS: dict[str, Kind] = {
     "empty conversation": Kind("lost", "the row has nothing to train on", _EXPORT + " leaves it out and reports it"),
     "unknown role": Kind("lost", "loaders raise, or the template leaves the turn out", "rename the role"),
     "role not mapped": Kind("lost", "the consumer does not know this name of a role", _EXPORT),
-    "no assistant turn": Kind("lost", "there is no token to train on", _EXPORT + " leaves it out and reports it"),
+    "no assistant turn": Kind(
+        "lost", "there is no token to train on", "take the row out; exports to openai and llamafactory leave it out and report it"
+    ),
     "nothing to train on": Kind("lost", "every assistant turn is masked: the row's loss is nothing, or NaN", "unmask a turn"),
-    "empty assistant turn": Kind("harm", "the model learns to say nothing", _EXPORT),
+    "empty assistant turn": Kind("harm", "the model learns to say nothing", "take the turn or the row out"),
     "system turn not first": Kind(
         "note", "several templates raise, others move or drop it", "merge it into the first", {"llamafactory": "lost"}
     ),
-    "call without result": Kind("harm", "converters drop the row or shift later results; APIs refuse it", _EXPORT),
+    "part is no text": Kind(
+        "harm",
+        "chat templates, and kiseki export, leave out parts of a content other than text and images: calls, results",
+        "write calls as tool_calls, and each result as a turn of the role tool",
+        {"swift": "note"},
+    ),
+    "call without result": Kind("harm", "converters drop the row or shift later results; APIs refuse it", _INCOMPLETE),
     "ends on calls": Kind(
         "note",
         "the last turn calls tools and nothing answers; chat APIs refuse to go on from there, trainers train up to there",
         "nothing, or --only completed at the export",
     ),
-    "result without call": Kind("harm", "converters drop the row or answer another call with it; APIs refuse it", _EXPORT),
-    "result doubled": Kind("harm", "one call is answered twice; APIs refuse it", "keep one of them"),
+    "result without call": Kind("harm", "converters drop the row or answer another call with it; APIs refuse it", _INCOMPLETE),
+    "result doubled": Kind(
+        "harm",
+        "one call is answered twice; APIs refuse it",
+        "keep one of them; exports to openai and llamafactory leave the row out and report it",
+    ),
     "arguments not JSON": Kind(
         "harm",
         "converters raise or train the broken text",
-        "take the row out, or keep the turn without loss",
+        "take the row out, as exports to trl and llamafactory do",
         {"axolotl": "lost", "llamafactory": "lost", "trl": "lost"},
     ),
-    "arguments double-encoded": Kind("harm", "the model learns to write JSON inside a JSON string", _EXPORT),
+    "arguments double-encoded": Kind(
+        "harm",
+        "the model learns to write JSON inside a JSON string",
+        "decode them in the file; exports to trl and llamafactory leave the row out and report it",
+    ),
     "arguments as text": Kind(
         "note",
         "templates that need objects raise (Qwen3.5, GLM-4.5, Nemotron); others encode them twice",
@@ -111,7 +149,7 @@ KINDS: dict[str, Kind] = {
     "wrapped result": Kind(
         "harm",
         "templates put <tool_response> around the results of a tool turn by themselves: it is there twice",
-        _EXPORT,
+        _TAGS,
         {"sharegpt": "note", "openai": "note", "axolotl": "note"},
     ),
     "ends on a tool turn": Kind(
@@ -150,11 +188,16 @@ KINDS: dict[str, Kind] = {
         "run with --capture_tokens, or export with --retokenize TOKENIZER",
     ),
     # ---- chat templates
-    "template raises": Kind("lost", "preparation stops at that row", _EXPORT),
-    "row emptied": Kind("lost", "nothing of the user and the assistant is left of it, without an error", _EXPORT),
-    "turn lost": Kind("lost", "the rendered text does not have it", _EXPORT),
+    "template raises": Kind("lost", "preparation stops at that row", _OTHER),
+    "template has no end": Kind(
+        "lost",
+        "preparation hangs or fills the memory at that row; the rows after it were not rendered",
+        "choose another template",
+    ),
+    "row emptied": Kind("lost", "nothing of the user and the assistant is left of it, without an error", _OTHER),
+    "turn lost": Kind("lost", "the rendered text does not have it", _OTHER),
     "call lost": Kind("lost", "the rendered text does not have it", "choose a template that renders tool calls"),
-    "result lost": Kind("lost", "the rendered text does not have it", _EXPORT),
+    "result lost": Kind("lost", "the rendered text does not have it", _OTHER),
     "reasoning stripped": Kind(
         "harm",
         "the rendered text does not have it",
@@ -162,9 +205,9 @@ KINDS: dict[str, Kind] = {
         + _EXPORT,
     ),
     "reasoning doubled": Kind("harm", "an empty think block stands before the one in the text", _EXPORT),
-    "response doubled": Kind("harm", "<tool_response> stands inside <tool_response>", _EXPORT),
+    "response doubled": Kind("harm", "<tool_response> stands inside <tool_response>", _TAGS),
     "text doubled": Kind("harm", "the rendered text has it twice", "choose another template"),
-    "arguments encoded again": Kind("harm", "the model learns to write JSON inside a JSON string", _EXPORT),
+    "arguments encoded again": Kind("harm", "the model learns to write JSON inside a JSON string", _TRAIN),
     "tools not rendered": Kind("harm", "the model is not told its tools", "choose a template that renders tools"),
     # ---- tokens
     "over the token limit": Kind(

@@ -9,12 +9,16 @@ from typing import Any
 
 import msgspec
 
+from kiseki.doctor.columns import WORDS, kind_of
 from kiseki.doctor.findings import Problem
 from kiseki.trajectory.json_rows import decode_row
 
 _decode = msgspec.json.Decoder().decode
 _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 _SURROGATE = re.compile(rb"\\u[dD][89abAB]")
+_UNREADABLE = ("torn last line", "invalid UTF-8", "not JSON", "nested too deep")
+DEEPEST = 64
+"""Levels that Arrow takes (`kMaxNestingDepth`); all checks of a row are recursive."""
 
 
 def read_line(line: bytes, *, torn: bool) -> tuple[dict[str, Any] | None, list[Problem]]:
@@ -32,13 +36,31 @@ def read_line(line: bytes, *, torn: bool) -> tuple[dict[str, Any] | None, list[P
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         row, found = _leniently(line, torn)
         problems += found
-    if row is None and problems and problems[-1].kind in ("torn last line", "invalid UTF-8", "not JSON"):
+    if row is None and problems and problems[-1].kind in _UNREADABLE:
         return None, problems
     if not isinstance(row, dict):
-        return None, [*problems, Problem("not an object", f"a {type(row).__name__}")]
-    if _may_repeat_keys(line, row) and (repeated := _repeated_keys(line)):
+        return None, [*problems, Problem("not an object", WORDS[kind_of(row)])]
+    keys, depth = _shape(row)
+    if depth > DEEPEST:
+        return None, [*problems, Problem("nested too deep", f"{depth:,} levels")]
+    if _may_repeat_keys(line, keys) and (repeated := _repeated_keys(line)):
         problems.append(Problem("duplicate keys", ", ".join(repeated)))
     return row, problems
+
+
+def refusal(first: bytes) -> str:
+    """Why a file that begins with this line is not JSON lines at all; "" where it may be."""
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "it is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it"
+    text = first.removeprefix(b"\xef\xbb\xbf").strip()
+    if text.startswith(b"["):
+        try:
+            value = decode_row(text)
+        except ValueError:
+            value = [{}]
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return "it is one JSON array, not a line for each row: jq -c '.[]' makes lines of it"
+    return ""
 
 
 def _leniently(line: bytes, torn: bool) -> tuple[Any, list[Problem]]:
@@ -47,6 +69,8 @@ def _leniently(line: bytes, torn: bool) -> tuple[Any, list[Problem]]:
         row = decode_row(line)
     except ValueError as error:
         words = str(error)
+        if "recursion" in words:
+            return None, [Problem("nested too deep", "deeper than Python reads")]
         kind = "torn last line" if torn else "invalid UTF-8" if words.startswith("not valid UTF-8") else "not JSON"
         return None, [Problem(kind, words)]
     problems = []
@@ -79,16 +103,27 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _may_repeat_keys(line: bytes, row: dict[str, Any]) -> bool:
+def _may_repeat_keys(line: bytes, keys: int) -> bool:
     """Cheap, and never wrong in saying no for JSON that has no blank before its colons: inside a string a quote is escaped, so
     that `":` stands only after keys."""
-    return line.count(b'":') - line.count(b'\\":') > _keys(row) or b'" :' in line
+    return line.count(b'":') - line.count(b'\\":') > keys or b'" :' in line
 
 
-def _keys(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(_keys(each) for each in value.values() if isinstance(each, dict | list))
-    return sum(_keys(each) for each in value if isinstance(each, dict | list))
+def _shape(row: dict[str, Any]) -> tuple[int, int]:
+    """(keys in all of its objects, levels). Level by level: a row may be deeper than a stack."""
+    keys, depth = 0, 0
+    level: list[Any] = [row]
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                keys += len(value)
+                below += [each for each in value.values() if isinstance(each, dict | list)]
+            else:
+                below += [each for each in value if isinstance(each, dict | list)]
+        level = below
+    return keys, depth
 
 
 def _repeated_keys(line: bytes) -> list[str]:

@@ -1,7 +1,7 @@
 """A program: loads files with pyarrow and the `datasets` library as a trainer does, and says on stdout as JSON what came of it.
 
 A process of its own, so that neither the memory nor the settings of those libraries stay, and a crash in them is an answer too.
-Its one argument is JSON: `{"files", "kind": "json" | "parquet", "cache", "block_bytes"}`. What it prints is a `LoadReport`.
+Its one argument is a file with a `LoadJob` as JSON. What it prints is a `LoadReport`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _words(error: BaseException) -> str:
 
 
 def main() -> None:
-    job = msgspec.json.decode(sys.argv[1], type=LoadJob)
+    job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=LoadJob)
     with contextlib.redirect_stdout(sys.stderr):
         report = load(job)
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n")

@@ -12,7 +12,7 @@ from kiseki.doctor.findings import Check, Findings, Place, Problem
 from kiseki.doctor.load_program import LoadJob, LoadReport
 from kiseki.doctor.programs import last_words, start
 
-_SETTLED = ("type changes late", "key appears late", "columns differ between files")
+_SETTLED = ("type changes late", "key appears late", "columns differ between files", "nested too deep")
 """By the documented rules of `datasets`; where the installed one loads the file all the same, only others fail."""
 
 
@@ -38,20 +38,19 @@ def check_loading(findings: Findings, files: Sequence[Path], longest: int, scrat
         )
         return
     if report.datasets_error is not None:
-        findings.add(
-            Problem("datasets does not load it", f"datasets {report.datasets}: {report.datasets_error}", "datasets"), Place("", 0)
-        )
-    else:
+        words = ": ".join(filter(None, (report.datasets and f"datasets {report.datasets}", report.datasets_error)))
+        findings.add(Problem("datasets does not load it", words, "datasets"), Place("", 0))
+    elif not parquet:  # of which none of them is told
         findings.soften(_SETTLED, f"datasets {report.datasets} loads it all the same")
     for column in report.times:
         findings.add(Problem("text becomes a timestamp", column), Place("", 0))
     count = max(report.rows, 0)
-    findings.checks.append(Check(f"loads with datasets {report.datasets}", count, "rows", "loading", "datasets"))
+    findings.checks.append(Check(f"loads with datasets {report.datasets}".rstrip(), count, "rows", "loading", "datasets"))
 
 
 def _run(job: LoadJob, scratch: Path) -> LoadReport:
     with tempfile.TemporaryFile(dir=scratch) as stderr:
-        with start("kiseki.doctor.load_program", msgspec.json.encode(job).decode(), scratch, stderr) as process:
+        with start("kiseki.doctor.load_program", msgspec.json.encode(job), scratch, stderr) as process:
             assert process.stdout is not None
             answer = process.stdout.read()
         if process.returncode == 0:

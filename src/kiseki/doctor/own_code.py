@@ -126,7 +126,7 @@ class OwnCode:
             (folder / "dataset_info.json").write_bytes(msgspec.json.encode({"rows": self._info(file.name)}))
         job = OwnJob(self.target, str(file), self._template, str(folder), "rows", self.dataset_class)
         with tempfile.TemporaryFile(dir=self._scratch) as stderr:
-            with start("kiseki.doctor.own_program", msgspec.json.encode(job).decode(), folder, stderr) as process:
+            with start("kiseki.doctor.own_program", msgspec.json.encode(job), folder, stderr) as process:
                 assert process.stdout is not None
                 lines: Sequence[bytes] = process.stdout.read().splitlines()
             made = [msgspec.json.decode(line, type=Made) for line in lines]

@@ -1,8 +1,8 @@
 """A program: gives rows to a consumer's own code, as far as that goes without weights, and says on stdout what it makes of each.
 
-A process of its own, so that the consumer's imports, settings and crashes stay in it. Its one argument is an `OwnJob` as JSON.
-It prints one `Made` as JSON a line; which row each belongs to is told by the marks in it (`rendering.mark`), since consumers
-leave out rows without a word.
+A process of its own, so that the consumer's imports, settings and crashes stay in it. Its one argument is a file with an `OwnJob`
+as JSON. It prints one `Made` as JSON a line; which row each belongs to is told by the marks in it (`rendering.mark`), since
+consumers leave out rows without a word.
 
 Consumers need a tokenizer, which is made here: one token a byte, so that what it encodes is what it decodes.
 """
@@ -225,7 +225,8 @@ def _swift(job: OwnJob) -> Iterator[Made]:
     config = Qwen3Config(vocab_size=len(tokenizer), architectures=["Qwen3ForCausalLM"], **sizes, **heads)
     config.save_pretrained(home)
     processor = get_processor(str(home), model_type="qwen3")
-    template = get_template(processor, template_type="qwen3", agent_template="hermes", loss_scale="default", max_length=None)
+    whole = {"max_length": 10**7}  # a byte is a token here, so that the model's own limit says nothing
+    template = get_template(processor, template_type="qwen3", agent_template="hermes", loss_scale="default", **whole)
     template.set_mode("train")
     rows, _ = load_dataset([job.file], load_from_cache_file=False, strict=False)
 
@@ -315,7 +316,7 @@ def _words(error: BaseException) -> str:
 
 
 def main() -> None:
-    job = msgspec.json.decode(sys.argv[1], type=OwnJob)
+    job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=OwnJob)
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # consumers print
         try:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 
-def start(module: str, argument: str, scratch: Path, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    """`python -m module argument`, offline, with the caches of all libraries in `scratch`."""
+def start(module: str, job: bytes, scratch: Path, stderr: IO[bytes], *, asked: bool = False) -> subprocess.Popen[bytes]:
+    """`python -m module FILE`, offline, with the caches of all libraries in `scratch`.
+
+    job: What the file has, which may be longer than an argument can be. asked: Whether its stdin is a pipe; else it is empty.
+    """
     caches = ("HF_HOME", "HF_DATASETS_CACHE", "MODELSCOPE_CACHE", "TMPDIR", "XDG_CACHE_HOME")
     offline = (
         "HF_HUB_OFFLINE",
@@ -27,10 +31,14 @@ def start(module: str, argument: str, scratch: Path, stderr: IO[bytes]) -> subpr
         "WANDB_MODE": "disabled",
     }
     environment = os.environ | dict.fromkeys(caches, str(scratch)) | dict.fromkeys(offline, "1") | more
-    command: Sequence[str] = (sys.executable, "-m", module, argument)
-    return subprocess.Popen(
-        command, env=environment, cwd=scratch, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr
-    )
+    if found := environment.get("PYTHONPATH"):  # it may be relative, and the program runs elsewhere
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, found.split(os.pathsep)))
+    handle, file = tempfile.mkstemp(".job", dir=scratch)
+    with open(handle, "wb") as opened:
+        opened.write(job)
+    command: Sequence[str] = (sys.executable, "-m", module, file)
+    stdin = subprocess.PIPE if asked else subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, cwd=scratch, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
 
 
 def last_words(stderr: IO[bytes]) -> str:

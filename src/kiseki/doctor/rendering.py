@@ -12,10 +12,9 @@ from typing import Any, Literal
 import msgspec
 
 from kiseki.doctor.findings import Problem
-from kiseki.doctor.templates import Render
+from kiseki.doctor.templates import Render, TemplateRaised
 from kiseki.doctor.turns import Conversation
 from kiseki.formats.reading import CALL_ROLES, ROLES
-from kiseki.trajectory.hugging_face import one_line
 
 Part = Literal["system", "user", "text", "reasoning", "call", "arguments", "result", "tools"]
 Sign = Callable[..., str]
@@ -58,15 +57,15 @@ class Marked(msgspec.Struct):
 def check_rendering(
     render: Render, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, more: dict[str, Any]
 ) -> Iterator[Problem]:
-    """What is wrong with a row under one template."""
+    """What is wrong with a row under one template. Raises what `render` does other than `TemplateRaised`."""
     marked = mark(messages, tools)
     try:
         text = render(marked.messages, marked.tools, more)
-    except Exception:  # a template is code: it raises its own errors, and any of Python's for what it did not expect
+    except TemplateRaised:
         try:
             render(messages, tools, more)
-        except Exception as error:
-            yield Problem("template raises", f"{type(error).__name__}: {one_line(error)}")
+        except TemplateRaised as raised:
+            yield Problem("template raises", str(raised))
         return
     yield from compare(marked.marks, text)
 
@@ -97,7 +96,7 @@ def compare(marks: dict[str, Mark], text: str) -> Iterator[Problem]:
         yield Problem("arguments encoded again", listed_turns(encoded))
     for kind, pattern in _DOUBLE.items():
         if times := len(pattern.findall(text)):
-            yield Problem(kind, f"{times} times")
+            yield Problem(kind, "once" if times == 1 else f"{times} times")
 
 
 def listed_turns(turns: list[int]) -> str:

@@ -53,7 +53,7 @@ def as_json(examined: Examined, name: str, target: str) -> dict[str, Any]:
 def show(console: Console, examined: Examined, name: str, target: str, fix: dict[str, str]) -> None:
     """Problems, the worst first, and what was checked.
 
-    fix: What stands for `{file}`, `{to}` and `{limit}` in the fixes of `KINDS`.
+    fix: What stands for `{file}`, `{to}`, `{trainer}` and `{limit}` in the fixes of `KINDS`.
     """
     from rich.table import Table
     from rich.text import Text

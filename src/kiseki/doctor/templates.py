@@ -15,7 +15,7 @@ from kiseki.errors import UsageError
 from kiseki.trajectory.hugging_face import INSTALL, one_line
 
 Render = Callable[[list[dict[str, Any]], "list[dict[str, Any]] | None", dict[str, Any]], str]
-"""(messages, tools, other variables) → text. Raises whatever the template raises."""
+"""(messages, tools, other variables) → text. Raises `TemplateRaised`."""
 
 PLAIN = "chatml"
 _CHATML = (
@@ -36,6 +36,8 @@ _CHATML = (
 ShareGPT row with such tags is made for."""
 TRL_DEFAULT = ("qwen3_training", "qwen3_6_training", "qwen2_5_training")
 """Of TRL's templates, what is looked at where none is named: the variants that its trainer puts in place of the models' own."""
+_CONFIG = "tokenizer_config.json"
+_FOR_TOOLS = "additional_chat_templates/tool_use.jinja"
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -44,6 +46,14 @@ class Template(msgspec.Struct, frozen=True):
     text: str
     special: dict[str, str] = {}
     """Tokens that it may write, by their variable."""
+    with_tools: str = ""
+    """Another one, for rows that have tools; "" for the same."""
+    known: bool = False
+    """Ours or TRL's, so that it needs no bounds (`confined.py`)."""
+
+
+class TemplateRaised(Exception):
+    """What a template raised, as `Type: words`."""
 
 
 def shipped() -> dict[str, Path]:
@@ -57,17 +67,17 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(found)}
 
 
-def find_templates(asked: str) -> list[Template]:
-    """What `asked` names: `chatml`, a name of TRL's, a .jinja file, a tokenizer_config.json, or a model's folder. Several where
-    the last two have several. Raises `UsageError`."""
+def find_template(asked: str) -> Template:
+    """What `asked` names: `chatml`, a name of TRL's, a .jinja file, a tokenizer_config.json, or a model's folder. Raises
+    `UsageError`."""
     path = Path(asked).expanduser()
     if path.exists():
         return _of_path(path)
     if asked == PLAIN:
-        return [Template(PLAIN, _CHATML)]
+        return Template(PLAIN, _CHATML, known=True)
     known = shipped()
     if asked in known:
-        return [Template(asked, known[asked].read_text(encoding="utf-8"))]
+        return Template(asked, known[asked].read_text(encoding="utf-8"), known=True)
     close = difflib.get_close_matches(asked, known, 1)
     if not known:
         hint = f"; TRL, which has templates by name, is not installed (pip install --no-deps trl), so name a file or {PLAIN}"
@@ -79,31 +89,33 @@ def find_templates(asked: str) -> list[Template]:
 def default_templates(names: tuple[str, ...]) -> list[Template]:
     """Those of TRL's that are there."""
     known = shipped()
-    return [Template(name, known[name].read_text(encoding="utf-8")) for name in names if name in known]
+    return [Template(name, known[name].read_text(encoding="utf-8"), known=True) for name in names if name in known]
 
 
-def _of_path(path: Path) -> list[Template]:
+def _of_path(path: Path) -> Template:
     try:
         if path.is_dir():
-            config, own = path / "tokenizer_config.json", path / "chat_template.jinja"
-            found = _of_config(config) if config.exists() else []
+            config, own, tools = (path / name for name in (_CONFIG, "chat_template.jinja", _FOR_TOOLS))
+            found = _of_config(config) if config.exists() else None
             if own.exists():
-                special = found[0].special if found else {}
-                return [Template(path.name, own.read_text(encoding="utf-8"), special)]
-            if not found:
-                raise UsageError(f"{path} has neither chat_template.jinja nor a tokenizer_config.json with a template")
+                with_tools = tools.read_text(encoding="utf-8") if tools.exists() else ""
+                return Template(path.name, own.read_text(encoding="utf-8"), found.special if found else {}, with_tools)
+            if not found or not found.text:
+                raise UsageError(f"{path} has neither chat_template.jinja nor a {_CONFIG} with a template")
             return found
         if path.suffix == ".json":
             found = _of_config(path)
-            if not found:
+            if not found.text:
                 raise UsageError(f"{path} has no chat_template")
             return found
-        return [Template(path.stem, path.read_text(encoding="utf-8"))]
+        return Template(path.stem, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the template {path}: {error}") from error
 
 
-def _of_config(path: Path) -> list[Template]:
+def _of_config(path: Path) -> Template:
+    """Its text is "" where the configuration has none. Of several, `transformers` takes `tool_use` for rows with tools, else
+    `default`."""
     try:
         config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -115,15 +127,14 @@ def _of_config(path: Path) -> list[Template]:
         if isinstance(token, str):
             special[name] = token
     template = config.get("chat_template")
-    stem = path.parent.name or path.stem
-    if isinstance(template, str):
-        return [Template(stem, template, special)]
-    listed = template if isinstance(template, list) else []
-    return [
-        Template(f"{stem}:{each.get('name', '')}", each["template"], special)
-        for each in listed
-        if isinstance(each, dict) and isinstance(each.get("template"), str)
-    ]
+    name = path.parent.name or path.stem
+    if not isinstance(template, list):
+        return Template(name, template if isinstance(template, str) else "", special)
+    named = {str(each.get("name")): each.get("template") for each in template if isinstance(each, dict)}
+    default, with_tools = named.get("default"), named.get("tool_use")
+    if not isinstance(default, str):
+        raise UsageError(f"{path} has several chat templates ({', '.join(named)}), but none with the name default")
+    return Template(name, default, special, with_tools if isinstance(with_tools, str) else "")
 
 
 def compile_template(template: Template) -> Render:
@@ -163,6 +174,7 @@ def compile_template(template: Template) -> Render:
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     try:
         compiled = environment.from_string(template.text)
+        with_tools = environment.from_string(template.with_tools) if template.with_tools else compiled
     except jinja2.TemplateError as error:
         raise UsageError(f"{template.name} is no Jinja template: {one_line(error)}") from error
 
@@ -170,6 +182,9 @@ def compile_template(template: Template) -> Render:
 
     def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, more: dict[str, Any]) -> str:
         given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": False}
-        return compiled.render(**(special | more | given))
+        try:
+            return (with_tools if tools else compiled).render(**(special | more | given))
+        except Exception as error:  # a template is code: it raises its own errors, and any of Python's for what it did not expect
+            raise TemplateRaised(f"{type(error).__name__}: {one_line(error)}") from error
 
     return render

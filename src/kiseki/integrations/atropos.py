@@ -15,6 +15,7 @@ import contextlib
 import logging
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Coroutine
 from typing import Any
@@ -33,7 +34,7 @@ from kiseki.batch.prompts import BadRow
 from kiseki.errors import KisekiError, UsageError
 from kiseki.integrations.managed import ManagedModel, Node, Sampling, chat_message, why_not_exact
 from kiseki.integrations.place import Item, Place, Prompts
-from kiseki.integrations.runner import Rollout, Runner, prepare
+from kiseki.integrations.runner import ERROR_CHARS, RewardFailed, Rollout, Runner, prepare
 from kiseki.models.endpoints import ModelSettings
 from kiseki.sandboxes.base import Limits
 from kiseki.tools.running import end_others
@@ -46,7 +47,6 @@ __all__ = ["KisekiEnv", "KisekiEnvConfig", "Rollout"]
 
 ATTEMPTS = 3
 """At a rollout that the infrastructure breaks: as a batch run has them."""
-ERROR_CHARS = 500
 LIMITS = Limits()
 
 logger = logging.getLogger(__name__)
@@ -142,6 +142,9 @@ class KisekiEnv(BaseEnv):  # type: ignore[misc]
         self._reading = asyncio.Lock()
         self._groups: set[asyncio.Task[Any]] = set()
         self._told_rewritten = False
+        self._told_end = False
+        self._shown: set[str] = set()
+        """What reward functions raised, of which the log has the traceback."""
 
     # ---- what Atropos calls ---------------------------------------------------------------------------------------------
 
@@ -168,7 +171,11 @@ class KisekiEnv(BaseEnv):  # type: ignore[misc]
             if self._prompts is None:  # not before a checkpoint had its say
                 place = msgspec.convert(self.place, Place)
                 self._prompts = Prompts(self.config.dataset_file, self.config.epochs, place, _say_bad_row)
-            return await asyncio.to_thread(self._prompts.next)
+            item = await asyncio.to_thread(self._prompts.next)
+            if item is None and not self._told_end:
+                self._told_end = True
+                logger.warning("the dataset has been gone through (epochs: %d): no prompt is left", self.config.epochs)
+            return item
 
     async def collect_trajectories(self, item: Item) -> tuple[Any, list[Any]]:
         """The group of a prompt; None where it was lost."""
@@ -231,12 +238,13 @@ class KisekiEnv(BaseEnv):  # type: ignore[misc]
             model = ManagedModel(managed, self.tokenizer, runner.opening(item.prompt), sampling)
             try:
                 record, score = await runner.run(spec, model, self.reward, config.reward_timeout)
+            except RewardFailed as failed:
+                self._show_once(failed)
+                return None, str(failed), False
             except UsageError:
                 raise
             except KisekiError as error:  # the sandbox died under the reward function
                 return None, f"the reward: {_shown(error)}", error.retryable
-            except TimeoutError:
-                return None, f"the reward took longer than {config.reward_timeout:g} s (reward_timeout)", False
             if score is None:
                 return None, f"{record.error_class}: {printable(record.error, ERROR_CHARS)}", record.retryable
             if model.sequence is None or (why := why_not_exact(model.sequence)):
@@ -245,6 +253,14 @@ class KisekiEnv(BaseEnv):  # type: ignore[misc]
                 self._told_rewritten = True
                 logger.warning("the chat template changes earlier turns: only what was sampled after the last change is trained")
             return Scored(model.sequence, score, record), "", False
+
+    def _show_once(self, failed: RewardFailed) -> None:
+        """Where the user's function raised: whole the first time, since thousands of rollouts raise the same."""
+        raised = failed.__cause__
+        if raised is not None and str(failed) not in self._shown:
+            self._shown.add(str(failed))
+            chain = raised.__cause__ is not None  # what is only its context is Atropos' own: all runs inside an `except`
+            logger.warning("%s\n%s", failed, "".join(traceback.format_exception(raised, chain=chain)).rstrip())
 
     def _max_sequence(self) -> int:
         """Tokens. A sequence of the trainer's `max_token_len` is refused, not only a longer one."""

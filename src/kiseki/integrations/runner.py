@@ -10,7 +10,9 @@ import asyncio
 import inspect
 import math
 import os
+import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +24,7 @@ from kiseki.batch.config import BatchConfig
 from kiseki.batch.plan import draw_seed, prompt_key
 from kiseki.batch.prepare import Toolsets, prepare_toolsets
 from kiseki.batch.prompts import check_dataset
-from kiseki.errors import UsageError
+from kiseki.errors import KisekiError, UsageError
 from kiseki.models.base import ChatModel
 from kiseki.models.factory import open_model
 from kiseki.sandboxes import owners
@@ -32,7 +34,10 @@ from kiseki.sandboxes.reaper import reap_orphans
 from kiseki.tools.gather import extra_tools
 from kiseki.tools.services import Services
 from kiseki.trajectory.record import own_messages
+from kiseki.trajectory.text import printable
 from kiseki.trajectory.types import Message, Prompt, Record, RolloutSpec
+
+ERROR_CHARS = 500
 
 
 class Rollout(msgspec.Struct, frozen=True):
@@ -66,6 +71,10 @@ class Rollout(msgspec.Struct, frozen=True):
 
 
 Reward = Callable[[Rollout], float | Awaitable[float]]
+
+
+class RewardFailed(KisekiError):
+    """The reward function raised, took too long, or gave no finite number. What it raised is the cause."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -127,16 +136,25 @@ class Runner:
 
     async def run(self, spec: RolloutSpec, model: ChatModel, reward: Reward, seconds: float) -> tuple[Record, float | None]:
         """One rollout and its reward, for which there are so many `seconds`; None for one that failed, of which there is no
-        outcome to judge. Raises what `reward` raises, `TimeoutError` where it takes longer, `UsageError` for what is no finite
-        number.
+        outcome to judge. Raises `RewardFailed`, and this project's own errors where they come out of `reward` (a sandbox that
+        died under it).
         """
         found: list[float] = []
 
         async def judge(record: Record, sandbox: Sandbox | None) -> None:
             if record.outcome != "failed":
                 row = msgspec.json.decode(spec.prompt.source)
-                async with asyncio.timeout(seconds):
-                    found.append(await ask(reward, Rollout(record, spec.prompt, row, sandbox)))
+                try:
+                    async with asyncio.timeout(seconds) as limit:
+                        found.append(await ask(reward, Rollout(record, spec.prompt, row, sandbox)))
+                except UsageError as error:
+                    raise RewardFailed(str(error)) from None
+                except KisekiError:
+                    raise
+                except Exception as error:
+                    if limit.expired():
+                        raise RewardFailed(f"the reward took longer than {seconds:g} s (reward_timeout)") from None
+                    raise RewardFailed(f"the reward raised {raised_words(error)}") from error
 
         tools = self._tools(spec.toolsets)
         record = await run_rollout(spec, self.settings, model, tools, self._sandboxes, self._services, judge)
@@ -154,8 +172,16 @@ class Runner:
         await self._model.close()
 
 
+def raised_words(error: BaseException) -> str:
+    """`ValueError: words (file.py:12)`, on one line."""
+    words = f"{type(error).__name__}: {printable(str(error), ERROR_CHARS)}".removesuffix(": ")
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{words} ({Path(last[0].filename).name}:{last[0].lineno})" if last else words
+
+
 async def ask(reward: Reward, rollout: Rollout) -> float:
-    """What the function says. One that is not `async` runs on a thread of its own, so that it holds nobody up."""
+    """What the function says. One that is not `async` runs on a thread of its own, so that it holds nobody up. Raises what it
+    raises, and `RewardFailed` for what is no finite number."""
     if inspect.iscoroutinefunction(reward):
         said: Any = await reward(rollout)
     else:
@@ -164,7 +190,7 @@ async def ask(reward: Reward, rollout: Rollout) -> float:
     try:
         value = float(said)
     except (TypeError, ValueError):
-        raise UsageError(f"the reward must be a number, not {said!r:.200}") from None
+        raise RewardFailed(f"the reward must be a number, not {printable(repr(said), 200)}") from None
     if not math.isfinite(value):
-        raise UsageError(f"the reward must be a finite number, not {value}")
+        raise RewardFailed(f"the reward must be a finite number, not {value}")
     return value
