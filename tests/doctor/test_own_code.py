@@ -7,24 +7,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from consumer_python import ask
 from doctor.cases import TOOLS, factory, messages, sharegpt
 from support import write_dataset
 
-from kiseki.doctor.examine import Order, examine
 from kiseki.doctor.findings import Group
-from kiseki.doctor.own_program import installed
 
 Change = Callable[[dict[str, Any]], Any]
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+import msgspec
+from kiseki.doctor.examine import Order, examine
+findings = examine(Order((Path(sys.argv[1]),), sys.argv[2])).findings
+check = next(each for each in findings.checks if "own code" in each.name)
+print(msgspec.json.encode((check.name, [each for each in findings.groups if each.where == check.where])).decode())
+"""
+
+
 def told(file: Path, target: str) -> tuple[str, list[Group]]:
-    """(the check of the consumer's own code, what that found)."""
-    if not installed(target):
-        pytest.skip(f"{target} is not installed here, or not all that its own code needs")
-    findings = examine(Order((file,), target)).findings
-    check = next(each for each in findings.checks if "own code" in each.name)
-    return check.name, [each for each in findings.groups if each.where == check.where]
+    """(the check of the consumer's own code, what that found), said by a doctor that is installed beside that code."""
+    program = file.with_name("told.py")
+    program.write_text(PROGRAM)
+    (said,) = ask("consumers", program, file, target, scratch=file.parent / "scratch")
+    return msgspec.convert(said, type=tuple[str, list[Group]])
 
 
 def lost(groups: list[Group]) -> dict[str, list[int]]:

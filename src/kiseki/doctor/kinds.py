@@ -6,12 +6,14 @@ from typing import Literal
 
 import msgspec
 
+from kiseki.formats.table import EXAMINED
+
 Severity = Literal["lost", "harm", "note"]
 """`lost`: rows or whole files do not reach the trainer, or reach it empty. `harm`: they reach it without something that they say,
 or with something that nobody said. `note`: nothing is lost, but worth knowing."""
 
 LAYOUTS = ("sharegpt", "messages")
-TARGETS = ("trl", "axolotl", "llamafactory", "swift", "verl", "openai", "atif", "atropos", *LAYOUTS)
+TARGETS = EXAMINED
 """What `--for` takes: consumers, and the two layouts that several of them read."""
 
 

@@ -11,6 +11,9 @@ conversation`), which renders it with the tokenizer's chat template itself; that
 ShareGPT reader fails on such turns, and it gives the template no tools: here they stand in the system message, and reasoning and
 calls as Hermes tags in the text, so that a message is its role and its text alone. `messages` has the same.
 
+The loader's masks are as long as the tokens only where a conversation ends on the assistant, so results after its last turn are
+cut off.
+
 `scores` is the reward, 0.0 where there is none, as `has_reward` says; the loader does not look at it.
 """
 
@@ -120,4 +123,5 @@ FORMAT = Format(
     read=read,
     holds=EVERYTHING - {"ids", "images", "masks"},
     schema=schema,
+    ends_on_assistant=True,
 )
