@@ -6,11 +6,8 @@ Keys whose value is null are left out, as no reader tells them from missing ones
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def without_nulls(value: Any) -> Any:
