@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import json
 import os
@@ -81,8 +82,11 @@ async def open_sandbox(settings: SandboxSettings, *, image: str = "", cwd: str =
 
 def children(pid: int) -> list[int]:
     """Processes that `pid` has started: a driver's workers."""
-    threads = Path(f"/proc/{pid}/task").iterdir()  # each has the children that it has started
-    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():  # each has the children that it has started
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread of a pool ends when it likes
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def write_dataset(path: Path, rows: Iterable[Any]) -> Path:

@@ -37,8 +37,9 @@ async def effect(session: Session, *, scrolled: bool = False) -> dict[str, Any]:
     return await _show(session, EFFECT_BYTES, changes=True, scrolled=scrolled)
 
 
-def shown_url(page: Page) -> str:
-    return page.url[:MAX_URL]
+async def url_of(session: Session, page: Page) -> str:
+    """Where it is, in its own words: what the browser tells of a navigation can come after the page that it led to."""
+    return str(await session.answer_or(page.url, page.evaluate("location.href")))[:MAX_URL]
 
 
 async def _show(
@@ -48,14 +49,15 @@ async def _show(
         await session.settle()
     page = session.page
     await _leave_forbidden(page)
-    answer: dict[str, Any] = {"title": (await session.answer_or("", page.title()))[:MAX_MESSAGE], "url": shown_url(page)}
+    url = await url_of(session, page)
+    answer: dict[str, Any] = {"title": (await session.answer_or("", page.title()))[:MAX_MESSAGE], "url": url}
     if session.status >= 400:
         answer["status"] = session.status
     before, lines = session.seen, await _take(session, page)
     refs = frozenset(line.ref for line in lines if line.ref)
-    session.seen = Seen(page.url, refs, lines if len(lines) <= MAX_COMPARED else ())
+    session.seen = Seen(url, refs, lines if len(lines) <= MAX_COMPARED else ())
     too_long = snapshot.size(lines) > limit
-    same = changes and _document(page.url) == _document(before.url) and not (scrolled and too_long)
+    same = changes and _document(url) == _document(before.url) and not (scrolled and too_long)
     new = snapshot.changed(before.lines, lines) if same else None
     if new is not None:
         cut = snapshot.fit(new, limit)

@@ -15,7 +15,7 @@ from kiseki.errors import ToolError
 from kiseki.tools.browser import session as browsing
 from kiseki.tools.browser.chromium import WAIT_SECONDS, Browsers
 from kiseki.tools.browser.session import Session, reason, session_of
-from kiseki.tools.browser.showing import EFFECT_BYTES, FULL_BYTES, SNAPSHOT_BYTES, effect, look, shown_url
+from kiseki.tools.browser.showing import EFFECT_BYTES, FULL_BYTES, SNAPSHOT_BYTES, effect, look, url_of
 from kiseki.tools.context import ToolContext
 from kiseki.tools.registry import tool
 from kiseki.tools.results import Image
@@ -203,7 +203,7 @@ async def browser_get_images(context: ToolContext) -> dict[str, Any]:
     """List the images of the current page, with address, alternative text and size in pixels."""
     async with session_of(context) as session:
         count, images = await session.ask(session.page.evaluate(_IMAGES, [MAX_IMAGES, 500]))
-        answer: dict[str, Any] = {"url": shown_url(session.page), "images": images[:MAX_IMAGES]}
+        answer: dict[str, Any] = {"url": await url_of(session, session.page), "images": images[:MAX_IMAGES]}
         if count > MAX_IMAGES:
             answer |= {"truncated": True, "note": f"the first {MAX_IMAGES} of {count:,} images"}
         return answer
