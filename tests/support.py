@@ -19,7 +19,7 @@ from kiseki.models.asking import AskedModel
 from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings
-from kiseki.models.openai_chat import OpenAIChat
+from kiseki.models.factory import open_client
 from kiseki.models.rate_limit import RateLimit
 from kiseki.sandboxes.base import Sandbox
 from kiseki.sandboxes.factory import Sandboxes
@@ -193,7 +193,7 @@ def with_client(
     async def run() -> T:
         settings = ModelSettings("m", base_url, **fields)
         admission = Admission(RateLimit(ceiling), Breaker(BREAKER_PATIENCE), Budget(), clock=time.clock, later=time.later)
-        client = AskedModel(OpenAIChat(settings), LocalDoor(admission), settings, rng=random.Random(1), sleep=time.sleep)
+        client = AskedModel(open_client(settings), LocalDoor(admission), settings, rng=random.Random(1), sleep=time.sleep)
         try:
             return await use(client)
         finally:

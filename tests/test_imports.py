@@ -84,6 +84,8 @@ def test_light_commands_import_nothing_heavy() -> None:
         ["doctor", "--help"],
         ["export", "--help"],
         ["push", "--help"],
+        ["models"],
+        ["models", "check", "--help"],
         ["tools", "--help"],
         ["tools", "call", "--help"],
     ):

@@ -11,11 +11,11 @@ from support import FAST, kiseki, light_tools, read_rows, write_dataset
 
 from kiseki.errors import BadResponse
 from kiseki.models.base import ChatRequest
+from kiseki.models.dialects.base import MAX_ANSWER
+from kiseki.models.dialects.chat_stream import StreamedChat
 from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import open_client
 from kiseki.models.mock_server import MockServer
-from kiseki.models.openai_chat import OpenAIChat
-from kiseki.models.stream import StreamedReply
-from kiseki.models.wire import MAX_ANSWER
 from kiseki.tools.redact import secrets_of
 from kiseki.tools.registry import make_tool
 from kiseki.tools.results import MAX_RESULT_BYTES
@@ -150,7 +150,7 @@ def test_a_long_streamed_call_arrives_whole(tmp_path: Path) -> None:
 
 def test_an_answer_without_end_is_a_bad_response() -> None:
     async def ask(server: MockServer) -> None:
-        client = OpenAIChat(ModelSettings("m", base_url=server.base_url))
+        client = open_client(ModelSettings("m", base_url=server.base_url))
         try:
             encoded, _ = client.encode(ChatRequest((Message(role="user", content="huge"),)))
             with pytest.raises(BadResponse, match="more than 64 MB"):
@@ -165,7 +165,7 @@ def test_an_answer_without_end_is_a_bad_response() -> None:
 @pytest.mark.parametrize("event", [b"", b'data: {"choices": [{"delta": {"content": "%b"}}]}\n\n'], ids=["one line", "deltas"])
 def test_a_stream_without_end_is_a_bad_response(event: bytes) -> None:
     text = b"x" * 1_000_000
-    reply = StreamedReply()
+    reply = StreamedChat()
     with pytest.raises(BadResponse, match="more than 64 MB"):
         for _ in range(MAX_ANSWER // len(text) + 1):
             reply.feed(event % text if event else text)

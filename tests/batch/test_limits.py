@@ -230,13 +230,13 @@ def test_attempts_that_failed_count_for_the_prompt_s_budget(tmp_path: Path) -> N
     prompts(tmp_path, 1)
     turns = [
         {"reasoning": "r", "tool_calls": [{"name": "shout", "arguments": {"text": "hi"}}]},
-        {"content": "x", "fault": {"kind": "context_length"}},
+        {"content": "x", "fault": {"kind": "bad_request"}},
     ]
     with MockServer(script=[{"turns": turns}], list_prices=True, price=(300.0, 1500.0)) as server:
         more = ("--max_cost_per_prompt=0.2", "--max_tokens=40")
         failed = 0
         while kiseki(*flags(tmp_path, server, *more, *(("--resume",) if failed else ())), cwd=tmp_path, status=None).returncode:
-            assert statistics(tmp_path)["failed"] == {"ContextLengthExceeded": 1}
+            assert statistics(tmp_path)["failed"] == {"BadRequest": 1}
             failed += 1
         assert server.stats()["cost"] <= 0.2
     assert failed >= 2

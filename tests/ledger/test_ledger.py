@@ -175,7 +175,12 @@ def test_what_sqlite_says_leaves_a_ledger_in_words(tmp_path: Path) -> None:
     open_ledger(tmp_path, create=False).close()
 
 
-TO_VERSION_2 = """
+TO_VERSION_3 = """
+ALTER TABLE attempts DROP COLUMN context_cuts;
+PRAGMA user_version = 3;
+"""
+TO_VERSION_2 = f"""
+{TO_VERSION_3}
 ALTER TABLE attempts DROP COLUMN children;
 PRAGMA user_version = 2;
 """
@@ -201,7 +206,7 @@ def columns(path: Path) -> dict[str, set[tuple[object, ...]]]:
         return {name: {line[1:] for line in db.execute(f"PRAGMA table_info({name})")} for name in tables}
 
 
-@pytest.mark.parametrize("back", [TO_VERSION_1, TO_VERSION_2])
+@pytest.mark.parametrize("back", [TO_VERSION_1, TO_VERSION_2, TO_VERSION_3])
 def test_a_ledger_of_an_older_version_is_brought_to_this_one(tmp_path: Path, back: str) -> None:
     """With what is in it: a run goes on, and nothing that was done is done again."""
     write_dataset(tmp_path / "p.jsonl", [{"prompt": each} for each in "abc"])
@@ -221,7 +226,8 @@ def test_a_ledger_of_an_older_version_is_brought_to_this_one(tmp_path: Path, bac
     assert (after[:2], [row["prompt"] for row in after]) == (before, ["a", "b", "c"])
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT suspect FROM rollouts").fetchall() == [(0,)] * 3
-        assert db.execute("SELECT tool_timeouts, redacted, children FROM attempts LIMIT 1").fetchone() == (0, 0, 0)
+        (line,) = db.execute("SELECT tool_timeouts, redacted, children, context_cuts FROM attempts LIMIT 1")
+        assert line == (0, 0, 0, 0)
         (config,) = db.execute("SELECT config FROM attempts LIMIT 1").fetchone()
         assert (config == "") is (back == TO_VERSION_1)
 

@@ -9,18 +9,10 @@ from typing import Any
 import pytest
 
 from kiseki.errors import UsageError
-from kiseki.models.endpoints import (
-    EFFORTS,
-    LOCAL,
-    OLLAMA,
-    OPENROUTER,
-    UNKNOWN,
-    ModelSettings,
-    check_settings,
-    host_of,
-    request_extras,
-    resolve_api_key,
-)
+from kiseki.models.dialects.chat import request_fields
+from kiseki.models.endpoints import ModelSettings, resolve_api_key
+from kiseki.models.factory import check_settings
+from kiseki.models.hosts import EFFORTS, LOCAL, OLLAMA, OPENROUTER, UNKNOWN, host_of
 
 OPENAI = "https://api.openai.com/v1"
 DEEPSEEK = "https://api.deepseek.com"
@@ -29,7 +21,7 @@ ELSEWHERE = "https://llm.example.com/v1"
 
 
 def extras(base_url: str, **fields: Any) -> dict[str, Any]:
-    return request_extras(ModelSettings("m", base_url, **fields))
+    return request_fields(ModelSettings("m", base_url, **fields))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +115,7 @@ def test_openrouter_fields() -> None:
         (OPENAI, {"reasoning_disabled": True}, {"reasoning_effort": "none"}),
         (OPENAI, {"max_tokens": 5}, {"max_completion_tokens": 5}),
         (VLLM, {"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
-        (VLLM, {"reasoning_disabled": True}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (VLLM, {"reasoning_disabled": True}, {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
         ("http://localhost:11434/v1", {"reasoning_disabled": True}, {"reasoning_effort": "none"}),
         (DEEPSEEK, {"reasoning_effort": "max"}, {"thinking": {"type": "enabled"}, "reasoning_effort": "max"}),
         (DEEPSEEK, {"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}}),
@@ -148,7 +140,7 @@ def test_fields_by_host(base_url: str, fields: dict[str, Any], sent: dict[str, A
         ("https://openrouter.ai/api/v1", {"provider_sort": "speed"}, "price, throughput, latency"),
         (ELSEWHERE, {"reasoning_effort": "low"}, "llm.example.com"),
         (ELSEWHERE, {"reasoning_disabled": True}, "llm.example.com"),
-        ("https://api.x.ai/v1", {"reasoning_disabled": True}, "xAI"),
+        ("https://api.stepfun.com/v1", {"reasoning_disabled": True}, "StepFun"),
         (VLLM, {"max_tokens": 0}, "max_tokens"),
         (VLLM, {"temperature": 3.0}, "temperature"),
         (VLLM, {"top_p": 0.0}, "top_p"),

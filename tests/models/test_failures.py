@@ -16,8 +16,8 @@ from kiseki.errors import (
     ProviderOverloaded,
     RateLimited,
 )
-from kiseki.models.failures import error_inside, error_of_status
-from kiseki.models.wire import decode_completion
+from kiseki.models.dialects.chat_reply import decode_completion, reply_of
+from kiseki.models.failures import error_of_status
 
 OPENAI_LENGTH = {
     "error": {"message": "This model's maximum context length is 8192 tokens.", "type": "x", "code": "context_length_exceeded"}
@@ -81,14 +81,14 @@ def test_class_by_status(status: int, body: Any, kind: type[ProviderError]) -> N
     ],
 )
 def test_class_of_an_error_inside_a_200(answer: dict[str, Any], kind: type[ProviderError]) -> None:
-    error = error_inside(decode_completion(msgspec.json.encode(answer)))
-    assert type(error) is kind
+    with pytest.raises(ProviderError) as raised:
+        reply_of(decode_completion(msgspec.json.encode(answer)), started=0.0, seconds=0.0)
+    assert type(raised.value) is kind
 
 
 def test_no_error_inside() -> None:
-    assert (
-        error_inside(decode_completion(b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"error":null}')) is None
-    )
+    answer = decode_completion(b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"error":null}')
+    assert reply_of(answer, started=0.0, seconds=0.0).message.content == "a"
 
 
 def test_the_words_of_the_upstream_are_told() -> None:

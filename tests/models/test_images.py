@@ -15,11 +15,11 @@ from tools.pictures import picture
 
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatReply, ChatRequest
+from kiseki.models.dialects.base import IMAGE_SIZE
 from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import open_client
 from kiseki.models.image_headers import image_kind, image_size
 from kiseki.models.mock_server import MockServer
-from kiseki.models.openai_chat import OpenAIChat
-from kiseki.models.wire import IMAGE_SIZE
 from kiseki.trajectory.types import Message
 
 
@@ -83,7 +83,7 @@ def test_images_go_with_the_last_message_alone() -> None:
 
 
 def test_an_image_counts_as_tokens_and_not_as_text() -> None:
-    client = OpenAIChat(ModelSettings("m", "http://127.0.0.1:1/v1"))
+    client = open_client(ModelSettings("m", "http://127.0.0.1:1/v1"))
     messages = (Message("user", "What is it?"),)
     encoded: list[bytes] = []
     _, text = client.encode(ChatRequest(messages, encoded=encoded))

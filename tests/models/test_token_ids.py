@@ -11,12 +11,14 @@ from support import with_client
 from kiseki import AgentResult, AIAgent, tool
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatReply, ChatRequest
-from kiseki.models.endpoints import ModelSettings, check_settings, request_extras
+from kiseki.models.dialects.chat import request_fields
+from kiseki.models.dialects.chat_reply import decode_completion, reply_of
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import check_settings
 from kiseki.models.mock_server import MockServer
 from kiseki.models.mock_tokens import END, logprobs_of, prompt_ids
-from kiseki.models.wire import decode_completion, reply_of
-from kiseki.trajectory.token_trace import prompts, segments
-from kiseki.trajectory.types import CallTokens, Message
+from kiseki.trajectory.token_trace import prompts, segments, share
+from kiseki.trajectory.types import CallTokens, Message, ModelCall
 
 LOUD = {"name": "shout", "arguments": {"text": "hi"}}
 TURNS: list[dict[str, Any]] = [
@@ -136,10 +138,16 @@ def test_a_host_without_such_a_field_is_refused(base_url: str) -> None:
         check_settings(ModelSettings("m", base_url, capture_tokens=True))
 
 
-@pytest.mark.parametrize("base_url", ["http://127.0.0.1:8000/v1", "https://llm.example.com/v1"])
-def test_own_servers_are_asked(base_url: str) -> None:
-    extras = request_extras(ModelSettings("m", base_url, capture_tokens=True))
-    assert extras == {"logprobs": True, "return_token_ids": True}
+@pytest.mark.parametrize(
+    ("base_url", "more"),
+    [
+        ("http://127.0.0.1:8000/v1", {"top_logprobs": 1, "return_tokens": True, "verbose": True}),  # it may be llama.cpp
+        ("https://llm.example.com/v1", {}),
+    ],
+)
+def test_own_servers_are_asked(base_url: str, more: dict[str, Any]) -> None:
+    extras = request_fields(ModelSettings("m", base_url, capture_tokens=True))
+    assert extras == {"logprobs": True, "return_token_ids": True, **more}
 
 
 def answer(top: dict[str, Any], choice: dict[str, Any]) -> CallTokens | None:
@@ -154,17 +162,53 @@ def content(*values: Any) -> dict[str, Any]:
 def test_what_is_no_list_of_ids_is_none() -> None:
     assert answer({"prompt_token_ids": [1]}, {"token_ids": [2]}) == CallTokens((1,), (2,))
     assert answer({"prompt_token_ids": [1]}, {}) is None
-    assert answer({}, {"token_ids": [2]}) is None
+    assert answer({}, {"token_ids": [2]}) == CallTokens((), (2,))
     wrongs: list[Any] = ["12", {"a": 1}, [1, "2"], [1.0], [True], [-1], [2**31], [None], 7]
     for wrong in wrongs:
         assert answer({"prompt_token_ids": [1]}, {"token_ids": wrong}) is None
-        assert answer({"prompt_token_ids": wrong}, {"token_ids": [2]}) is None
+        assert answer({"prompt_token_ids": wrong}, {"token_ids": [2]}) == CallTokens((), (2,))
 
 
 def test_a_part_of_the_ids_is_none() -> None:
     usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 3}}
     assert answer({"prompt_token_ids": [1], **usage}, {"token_ids": [2, 3]}) is None
     assert answer({"prompt_token_ids": [1], **usage}, {"token_ids": [2, 3, 4]}) is not None
+
+
+def entries(*ids: int) -> dict[str, Any]:
+    return {"logprobs": {"content": [{"id": each, "logprob": -0.5} for each in ids]}}
+
+
+@pytest.mark.parametrize(
+    ("verbose", "logprobs", "kept"),
+    [
+        ({"tokens": [5, 6, 2]}, entries(5, 6, 2), CallTokens((), (5, 6, 2), (-0.5, -0.5, -0.5))),
+        ({"tokens": [5, 6, 2]}, entries(5, 2), CallTokens((), (5, 6, 2))),  # of parts of a character there are no logprobs
+        ({"tokens": [5, 6, 2]}, entries(5, 7, 2), CallTokens((), (5, 6, 2))),
+        ({"tokens": []}, entries(5, 6, 2), CallTokens((), (5, 6, 2), (-0.5, -0.5, -0.5))),  # as it streams
+        (None, entries(5, 6, 2), CallTokens((), (5, 6, 2), (-0.5, -0.5, -0.5))),
+        (None, entries(5, 6), None),
+        (None, content(-0.5, -0.5, -0.5), None),
+    ],
+)
+def test_of_llama_cpp_the_replys_ids_are_kept_and_the_prompts_absent(
+    verbose: Any, logprobs: dict[str, Any], kept: CallTokens | None
+) -> None:
+    usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 3}}
+    assert answer({"__verbose": verbose, **usage}, logprobs) == kept
+
+
+def test_calls_without_the_prompts_ids_are_part_of_no_sequence() -> None:
+    def call(prompt: tuple[int, ...], completion: tuple[int, ...]) -> ModelCall:
+        return ModelCall(1.0, 1.0, tokens=CallTokens(prompt, completion))
+
+    first = call((1, 2), (3,))
+    alone = share(call((), (9,)), [first])
+    after = share(call((1, 2, 3, 4), (5,)), [first, alone])
+    assert alone.tokens == CallTokens((), (9,)) and after.tokens == CallTokens((4,), (5,), shared=3)
+    assert prompts([first, alone, after]) == [(1, 2), None, (1, 2, 3, 4)]
+    assert [each.ids for each in segments([first, alone, after])] == [(1, 2, 3, 4, 5)]
+    assert segments([alone]) == []
 
 
 def test_logprobs_are_all_there_or_none() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,15 @@ from typing import Any
 
 import msgspec
 
+from kiseki.agent.context import ON_CONTEXT_FULL, OnContextFull
 from kiseki.agent.prefill import prefill_messages as read_messages
 from kiseki.agent.rollout import run_rollout
 from kiseki.agent.settings import RolloutSettings, ToolsOfRollout
 from kiseki.errors import UsageError
 from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
 from kiseki.models.factory import check_model, open_model, with_api_key
+from kiseki.models.smollm2 import Served
+from kiseki.models.spending import with_listed
 from kiseki.sandboxes import owners
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.factory import Sandboxes, why_no_image, with_backend
@@ -88,6 +92,8 @@ class AIAgent:
         provider_sort: str = "",
         reasoning_config: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        context_length: int | None = None,
+        on_context_full: OnContextFull = "stop",
         temperature: float | None = None,
         top_p: float | None = None,
         stream: bool = False,
@@ -113,8 +119,9 @@ class AIAgent:
         Python files of such. `tool_settings`: what the toolsets are told (search, corpus, MCP servers, …).
         `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
-        `save_trajectories` appends. `call_timeout`: seconds for one model call. `provider_patience`: seconds for which the
-        endpoint may turn a call away before it fails. `capture_tokens`: keep token ids and logprobs, where the endpoint is a
+        `save_trajectories` appends. `context_length`: tokens of a prompt and its reply together; default what the endpoint lists,
+        which is asked before the first conversation. `on_context_full`: `stop` or `truncate_tool_outputs`. `call_timeout`: seconds
+        for one model call. `provider_patience`: seconds for which the endpoint may turn a call away before it fails. `capture_tokens`: keep token ids and logprobs, where the endpoint is a
         server that can give them. `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
         `modal` or `ssh` (at `ssh_host`, `[user@]host[:port]`). `sandbox_image`: of conversations that name none; it is not
         pulled here (`kiseki images --pull` does that). `network`: `none` or `on`. `sandbox_memory`, `sandbox_disk`: in MB.
@@ -127,6 +134,7 @@ class AIAgent:
             base_url=base_url,
             api_key=api_key or "",
             max_tokens=max_tokens,
+            context_length=context_length,
             temperature=temperature,
             top_p=top_p,
             stream=stream,
@@ -142,7 +150,10 @@ class AIAgent:
         )
         check_model(settings)
         self.model = with_api_key(settings, os.environ)
+        self._served = Served()
         label = owners.process_label("agent")
+        if on_context_full not in ON_CONTEXT_FULL:
+            raise UsageError(f"on_context_full must be one of {', '.join(ON_CONTEXT_FULL)}, not {on_context_full!r}")
         if network not in ("none", "on"):
             raise UsageError(f"network must be none or on, not {network!r}")
         limits = Limits(sandbox_memory, sandbox_cpus, sandbox_processes, sandbox_disk, network == "on")
@@ -159,6 +170,7 @@ class AIAgent:
             model=self.model,
             sandbox=self.sandbox,
             max_turns=max_turns,
+            on_context_full=on_context_full,
             prompt_timeout=prompt_timeout,
             ephemeral_system_prompt=ephemeral_system_prompt,
             prefill=read_messages(prefill_messages, "prefill_messages"),
@@ -170,6 +182,8 @@ class AIAgent:
         self.tools = ToolsOfRollout(self.toolsets, extra, self._settings)
         names = tuple(schema.name for schema in self.tools.toolbox.schemas)
         self._settings = msgspec.structs.replace(self._settings, run_tools=names)
+        self._listing = threading.Lock()
+        self._listed = False
         self._seed = seed or 0
         self._output = Path(output_dir) if save_trajectories else None
 
@@ -201,11 +215,13 @@ class AIAgent:
             seed=self._seed,
             toolsets=self.toolsets,
         )
-        model = open_model(self.model)
-        sandboxes = Sandboxes(self._settings.sandbox)
-        services = Services(self._settings.tools, model, self.model, None, os.environ)
+        await asyncio.to_thread(self._find_window)
+        settings = msgspec.structs.replace(self._settings, model=await asyncio.to_thread(self._served.get, self._settings.model))
+        model = open_model(settings.model)
+        sandboxes = Sandboxes(settings.sandbox)
+        services = Services(settings.tools, model, settings.model, None, os.environ)
         try:
-            record = await run_rollout(spec, self._settings, model, self.tools, sandboxes, services)
+            record = await run_rollout(spec, settings, model, self.tools, sandboxes, services)
         finally:
             await services.close()
             await sandboxes.close()
@@ -215,6 +231,13 @@ class AIAgent:
             name = COMPLETED_FILE if result.completed else OTHER_FILE
             append_line(self._output / name, sample_of(result))
         return result
+
+    def _find_window(self) -> None:
+        """The endpoint's list says it, asked before the first conversation. Blocks."""
+        with self._listing:
+            if not self._listed:
+                self._settings = msgspec.structs.replace(self._settings, model=with_listed(self.model, "", ()))
+                self._listed = True
 
 
 def sample_of(result: AgentResult) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import time
 import msgspec
 
 from kiseki import __version__
+from kiseki.agent.context import Window
 from kiseki.agent.loop import Trace, run_agent
 from kiseki.agent.settings import RolloutSettings, ToolsOfRollout
 from kiseki.errors import BudgetSpent, KisekiError, PromptBudgetSpent, RolloutTimeout
@@ -59,6 +60,7 @@ class Conversation:
             max_turns=settings.max_turns,
             allowance=context.allowance,
             on_hold=context.on_hold,
+            window=Window(settings.model.context_length, settings.model.max_tokens, settings.on_context_full),
             seed=spec.seed if settings.pass_seed or is_builtin(settings.model.model) else None,
         )
         return Ending(outcome, reason)
@@ -88,6 +90,7 @@ class Conversation:
 
     def record(self, ending: Ending) -> Record:
         spec, settings, trace = self._spec, self._settings, self.trace
+        prompt_messages = len(spec.prompt.messages)
         called = {call.name for message in trace.messages for call in message.tool_calls}
         return Record(
             key=spec.key,
@@ -95,7 +98,7 @@ class Conversation:
             attempt=spec.attempt,
             seed=spec.seed,
             messages=(*spec.prompt.messages, *trace.messages),
-            prompt_messages=len(spec.prompt.messages),
+            prompt_messages=prompt_messages,
             outcome=ending.outcome,
             reason=ending.reason,
             model=settings.model.model,
@@ -112,6 +115,11 @@ class Conversation:
             config=settings.config,
             sandbox=self.sandbox,
             unavailable_toolsets=settings.unavailable,
+            context_cuts=tuple(
+                msgspec.structs.replace(each, message=prompt_messages + each.message)
+                for each in trace.cuts.values()
+                if each.call < len(trace.calls)  # else nobody has answered to it
+            ),
             versions={"kiseki": __version__, "python": platform.python_version()},
         )
 

@@ -14,13 +14,15 @@ from typing import Any
 
 import msgspec
 
+from kiseki.agent.context import NO_WINDOW, Context, Window
+from kiseki.errors import ContextLengthExceeded
 from kiseki.models.allowance import Allowance
 from kiseki.models.base import NO_LIMIT, NOT_HELD, ChatModel, ChatReply, ChatRequest
 from kiseki.tools.context import CallNotes, ToolContext
 from kiseki.tools.toolbox import Toolbox
 from kiseki.trajectory.sharegpt import is_json_object
 from kiseki.trajectory.token_trace import share
-from kiseki.trajectory.types import Message, ModelCall, Outcome, ToolCall, ToolRun
+from kiseki.trajectory.types import ContextCut, Message, ModelCall, Outcome, ToolCall, ToolRun
 
 MAX_INVALID_TURNS = 3
 """So many turns in a row without one valid tool call, and the model is not going to find its way."""
@@ -40,6 +42,8 @@ class Trace:
         self.messages: list[Message] = []
         self.calls: list[ModelCall] = []
         self.tool_runs: list[ToolRun] = []
+        self.cuts: Mapping[tuple[int, int], ContextCut] = {}
+        """`Context.cuts`: what the model was not sent whole."""
         self._ids: set[str] = set()
 
     def add_reply(self, reply: ChatReply) -> Message:
@@ -88,18 +92,32 @@ async def run_agent(
     seed: int | None,
     allowance: Allowance = NO_LIMIT,
     on_hold: AbstractContextManager[Any] = NOT_HELD,
+    window: Window = NO_WINDOW,
 ) -> tuple[Outcome, str]:
     """Run the loop, filling `trace`. Returns the outcome and its reason.
 
     `opening` is what precedes the rollout's own messages: system prompt, prefill and the prompt. `max_turns` bounds the
-    model calls, which `allowance` pays; `on_hold` is entered while one waits to be let in.
+    model calls, which `allowance` pays; `on_hold` is entered while one waits to be let in. `window`: what the conversation has to
+    keep to, and what is done where it cannot.
     Raises `ProviderError`, `SandboxError`, `NotAdmitted` and `PromptBudgetSpent`.
     """
     invalid_turns = 0
-    encoded: list[bytes] = []
+    sent = Context(opening, toolbox.schemas, window)
+    trace.cuts = sent.cuts
     for _ in range(max_turns):
-        request = ChatRequest((*opening, *trace.messages), toolbox.schemas, seed, allowance, encoded)
-        reply = await model.complete(request, on_hold)
+        room = sent.has_room(trace.messages)
+        reply: ChatReply | None = None
+        while room and reply is None:
+            request = ChatRequest(sent.messages, toolbox.schemas, seed, allowance, sent.encoded)
+            try:
+                reply = await model.complete(request, on_hold)
+            except ContextLengthExceeded:
+                if not trace.messages:  # the prompt by itself is too long
+                    raise
+                room = sent.refused()
+        if reply is None:
+            return "partial", "context_full"
+        sent.heard(reply.call)
         message = trace.add_reply(reply)
         finish = reply.call.finish_reason
         if not message.tool_calls:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from kiseki.agent.context import OnContextFull
 from kiseki.models.endpoints import ModelSettings
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.mcp.given import secrets_given
@@ -45,6 +46,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, tag=True):
     """US dollars for one rollout, its earlier attempts included. Default: no limit."""
     config: str = ""
     """Hash of the configuration, kept in each record."""
+    on_context_full: OnContextFull = "stop"
+    """What is done where a conversation no longer fits the model's context window, see `agent/context.py`."""
     redact: bool = True
     """Take secrets out of tool results. Errors never hold any."""
 
@@ -79,7 +82,8 @@ class ToolsOfRollout:
 
 def secrets_of_run(settings: RolloutSettings) -> Secrets:
     """The run's own: the model's key, what this process has in its environment, and what MCP servers are given."""
-    return secrets_of(settings.model.api_key, {**os.environ, **secrets_given(settings.tools.mcp_servers)})
+    keys = {f"FALLBACK_{number}_API_KEY": each.api_key for number, each in enumerate(settings.model.fallback)}
+    return secrets_of(settings.model.api_key, {**os.environ, **keys, **secrets_given(settings.tools.mcp_servers)})
 
 
 def tools_json(tools: Iterable[Tool]) -> str:

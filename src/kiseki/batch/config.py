@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from kiseki.agent.context import OnContextFull
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import is_builtin
+from kiseki.models.smollm2 import SLOTS, SMOLLM2
 from kiseki.sandboxes.base import Limits
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.settings import ToolSettings
@@ -23,6 +25,7 @@ class BatchConfig(msgspec.Struct, frozen=True):
     model: ModelSettings
     distribution: str = "default"
     max_turns: int = 10
+    on_context_full: OnContextFull = "stop"
     num_workers: int = 4
     concurrency: int | None = None
     engine: str = "auto"
@@ -96,10 +99,13 @@ class BatchConfig(msgspec.Struct, frozen=True):
 def default_concurrency(model: str) -> int:
     """Rollouts at once when the user did not say.
 
-    The built-in model is pure CPU: more than a few per core only wait for each other. An endpoint is waited for, so memory
+    The practice model is pure CPU: more than a few per core only wait for each other. The language model that is built in answers
+    so many at once as it has slots. An endpoint is waited for, so memory
     is the bound: 64 MB for each rollout's sandbox with a command in it, within half of what is free, 256 at most (what
     common rate limits carry).
     """
+    if model == SMOLLM2:
+        return SLOTS
     if is_builtin(model):
         return 4 * (os.cpu_count() or 1)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

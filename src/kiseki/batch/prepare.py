@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,11 +20,12 @@ from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.types import RunInfo
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import check_model, is_builtin, with_api_key
-from kiseki.models.spending import with_price
+from kiseki.models.spending import with_listed
 from kiseki.sandboxes.factory import HAS_IMAGES, with_backend
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.distributions import Distribution, draw, get_distribution
 from kiseki.tools.gather import gather
+from kiseki.tools.redact import Secrets, is_secret_name, redact
 from kiseki.tools.registry import Tool
 from kiseki.tools.seeding import pack
 from kiseki.tools.settings import ToolSettings
@@ -31,6 +33,9 @@ from kiseki.tools.toolsets import find_stand_ins, load_tools, why_unavailable
 from kiseki.tools.user_tools import wanted_entry_points
 from kiseki.trajectory.types import Message
 from kiseki.views.build import TRAJECTORIES
+
+NO_SECRETS = Secrets()
+"""Of the run's own: those of others are found by their shape."""
 
 
 class Toolsets(msgspec.Struct, frozen=True):
@@ -69,7 +74,7 @@ class Prepared(msgspec.Struct, frozen=True):
     prefill: tuple[Message, ...]
     info: RunInfo
     model: ModelSettings
-    """With its key and price."""
+    """With its key and price, and its context window."""
 
     @property
     def config_hash(self) -> str:
@@ -89,7 +94,7 @@ def prepare(config: BatchConfig, indexed: Callable[[int], None] = lambda count: 
     sandbox = with_backend(config.sandbox_settings)
     toolsets = prepare_toolsets(config, sandbox, indexed)
     in_dollars = [name for name in ("max_cost", "max_cost_per_prompt") if getattr(config, name) is not None]
-    model = with_price(with_api_key(config.model, os.environ), config.prices, in_dollars)
+    model = with_listed(with_api_key(config.model, os.environ), config.prices, in_dollars)
     return Prepared(toolsets, sandbox, prefill, run_info(config, toolsets, prefill, sandbox.backend), model)
 
 
@@ -145,6 +150,7 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         batch_size=config.batch_size,
         num_samples=config.num_samples,
         max_turns=config.max_turns,
+        on_context_full=config.on_context_full,
         max_tokens=config.model.max_tokens,
         temperature=config.model.temperature,
         top_p=config.model.top_p,
@@ -160,7 +166,23 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         sandbox_image=config.sandbox_image,
         network=config.network,
         tool_settings=identity_of(toolsets.settings, {*toolsets.available, *toolsets.always}),
+        api_mode=config.model.api_mode,
+        tool_call_mode=config.model.tool_call_mode,
+        extra_body=msgspec.json.encode(shown_body(config.model.extra_body), order="sorted").decode()
+        if config.model.extra_body
+        else "",
+        fallback=",".join(each.model for each in config.model.fallback),
     )
+
+
+def shown_body(value: Any) -> Any:
+    """`--extra_body`, or a part of it, as it may be kept and shown: without what its name or its shape says is a secret."""
+    if isinstance(value, dict):
+        secret = {name: "***" for name, each in value.items() if is_secret_name(name) and isinstance(each, str)}
+        return {name: secret.get(name) or shown_body(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shown_body(each) for each in value]
+    return redact(value, NO_SECRETS)[0] if isinstance(value, str) else value
 
 
 def identity_of(settings: ToolSettings, toolsets: Collection[str]) -> dict[str, str]:

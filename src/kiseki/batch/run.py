@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
 from kiseki.batch.images import have_images, refuse_rows, say_lost, with_default
 from kiseki.batch.plan import Plan, make_plan, read_into_ledger
-from kiseki.batch.prepare import Prepared, Toolsets, by_reason, check_same_run, prepare
+from kiseki.batch.prepare import Prepared, Toolsets, by_reason, check_same_run, prepare, shown_body
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.errors import HubError, KisekiError, RunStopped, UsageError
@@ -30,6 +31,7 @@ from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
 from kiseki.models.budget import Need
 from kiseki.models.factory import ignored_flags, is_builtin
+from kiseki.models.smollm2 import serving
 from kiseki.models.spending import open_admission
 from kiseki.sandboxes.factory import HAS_IMAGES
 from kiseki.sandboxes.local import LOCAL_WARNING
@@ -64,8 +66,7 @@ def run_batch(config: BatchConfig, console: Console) -> int:
         try:
             check_same_run(ledger, prepared.info, config)
             check_push(config, ledger)
-            without_key = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, api_key=""))
-            ledger.start_session(msgspec.json.encode(without_key).decode(), prepared.config_hash, prepared.info)
+            ledger.start_session(session_settings(config, prepared), prepared.config_hash, prepared.info)
             if config.retry_poison:
                 ledger.forgive_poison()
             plan = plan_run(ledger, config, console, prepared)
@@ -73,7 +74,17 @@ def run_batch(config: BatchConfig, console: Console) -> int:
             if created:  # nothing was to be run: take back what was only just made, as long as it is locked
                 shutil.rmtree(config.folder)
             raise
-        return _run(config, console, prepared, ledger, plan)
+        with serving(prepared.model) if plan.to_run else nullcontext(prepared.model) as model:
+            return _run(config, console, msgspec.structs.replace(prepared, model=model), ledger, plan)
+
+
+def session_settings(config: BatchConfig, prepared: Prepared) -> str:
+    """What the ledger keeps of this session, as JSON: without keys, and with the context window that was found."""
+    body = shown_body(config.model.extra_body)
+    fallback = tuple(msgspec.structs.replace(each, api_key="", extra_body=body) for each in config.model.fallback)
+    window = prepared.model.context_length
+    model = msgspec.structs.replace(config.model, api_key="", extra_body=body, fallback=fallback, context_length=window)
+    return msgspec.json.encode(msgspec.structs.replace(config, model=model)).decode()
 
 
 def _prepare(config: BatchConfig, console: Console) -> Prepared:
@@ -110,6 +121,7 @@ def _run(config: BatchConfig, console: Console, prepared: Prepared, ledger: Ledg
         model=prepared.model,
         sandbox=sandbox,
         max_turns=config.max_turns,
+        on_context_full=config.on_context_full,
         prompt_timeout=config.prompt_timeout,
         ephemeral_system_prompt=config.ephemeral_system_prompt,
         prefill=prepared.prefill,

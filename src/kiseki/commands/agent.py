@@ -91,6 +91,8 @@ def _run(flags: argparse.Namespace) -> int:
         provider_sort=model.provider_sort,
         reasoning_config={"enabled": False} if model.reasoning_disabled else {"effort": model.reasoning_effort},
         max_tokens=model.max_tokens,
+        context_length=model.context_length,
+        on_context_full=flags.on_context_full,
         temperature=model.temperature,
         top_p=model.top_p,
         stream=model.stream,

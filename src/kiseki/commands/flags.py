@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
     def flag(self, group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], help: str, default: Any = None) -> None:
         """One flag with a value. `kind` turns the text into it, raising `ValueError` with the reason."""
-        shown = "" if default in (None, "", ()) else f" (default: {default})"
+        shown = "" if default in (None, "", (), {}) else f" (default: {default})"
         metavar = name.rsplit("_", 1)[-1].upper()
         group.add_argument(
             f"--{name}", type=_named(kind), default=default, help=f"{help}{shown}".replace("%", "%%"), metavar=metavar
@@ -131,6 +131,25 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return convert
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, or @FILE with one in it."""
+    import json
+    from pathlib import Path
+
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("it must be a JSON object")
+    return found
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -10,14 +10,17 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from kiseki import __version__
 from kiseki.commands.display import complain, go_dark, open_missing_streams
+from kiseki.commands.key_file import load_keys
 from kiseki.errors import KisekiError, StorageError, UsageError
 
 COMMANDS = {
     "batch": "a dataset of prompts → trajectories",
     "agent": "one prompt → one trajectory",
+    "models": "tries what a model's endpoint can do, and says which flags to use",
     "tools": "every tool: what it takes, what it needs, and a way to try it",
     "compress": "trajectories → within a token budget",
     "sample": "long trajectories of several datasets → one compressed file",
@@ -81,6 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
+    load_keys(Path())
     module = importlib.import_module(f"kiseki.commands.{name.replace('-', '_')}")
     try:
         status: int = module.main(arguments[1:])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from kiseki.commands.flags import Parser, at_least, names, one_of
-from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
+import msgspec
+
+from kiseki.agent.context import ON_CONTEXT_FULL
+from kiseki.commands.flags import Parser, at_least, json_object, names, one_of
+from kiseki.errors import UsageError
+from kiseki.models.endpoints import API_MODES, OPENROUTER_URL, TOOL_CALL_MODES, ModelSettings
 from kiseki.sandboxes.base import Limits
 from kiseki.tools.settings import SEARCH_PROVIDERS, ToolSettings
 
@@ -20,16 +24,29 @@ def add_model_flags(parser: Parser) -> None:
     group = parser.add_argument_group("model")
     flag, switch = parser.flag, parser.switch
     flag(group, "model", str, "model id; builtin/practice needs no key and no network", DEFAULT_MODEL)
-    flag(group, "base_url", str, "base of an OpenAI-compatible API", OPENROUTER_URL)
+    flag(group, "base_url", str, "base of the endpoint's API", OPENROUTER_URL)
+    words = (
+        "the API that it speaks: chat (OpenAI's chat completions), responses (OpenAI's), anthropic (Messages); auto: by the host"
+    )
+    flag(group, "api_mode", one_of(*API_MODES), words, "auto")
     flag(
         group,
         "api_key",
         str,
-        "API key; better in the environment (OPENROUTER_API_KEY, … by host), since any process can read a flag",
+        "API key; better in the environment or .env (OPENROUTER_API_KEY, … by host), since any process can read a flag",
     )
     flag(group, "max_tokens", at_least(1), "output tokens per model reply at most (default: the model's own)")
     flag(group, "temperature", at_least(0, float), "sampling temperature (default: the endpoint's)")
     flag(group, "top_p", at_least(0, float), "nucleus sampling (default: the endpoint's)")
+    words = (
+        "how it is told of tools and calls them: native (by the API), json (its output is held to JSON), hermes (in the text);"
+        " auto: native, and calls in the text of a reply are read"
+    )
+    flag(group, "tool_call_mode", one_of(*TOOL_CALL_MODES), words, "auto")
+    flag(group, "extra_body", json_object, "JSON object, or @FILE, put into the body of every request", {})
+    flag(group, "fallback_model", names, "models asked where it is gone or refuses, in this order (comma-separated)", ())
+    flag(group, "fallback_base_url", str, "their API base (default: the same)", "")
+    flag(group, "context_length", at_least(1), "tokens of prompt and reply together (default: as the endpoint lists it)")
     switch(group, "stream", "ask for streamed replies: long ones are then less likely to be cut by a proxy")
     flag(group, "call_timeout", at_least(0.001, float), "seconds for one model call, its whole answer included", 1800.0)
     words = "seconds for which the endpoint may turn a call away (429, 503), or fail every call, before that counts"
@@ -59,6 +76,11 @@ def add_agent_flags(parser: Parser) -> argparse._ArgumentGroup:
     flag = parser.flag
     flag(group, "max_turns", at_least(1), "model calls per rollout at most", 10)
     flag(group, "prompt_timeout", at_least(0.001, float), "seconds per rollout at most, sandbox start included", 3600.0)
+    words = (
+        "where a conversation no longer fits the model's context window (--context_length): stop ends it, as far as it got;"
+        " truncate_tool_outputs goes on, with the oldest tool results sent without their middle"
+    )
+    flag(group, "on_context_full", one_of(*ON_CONTEXT_FULL), words, "stop")
     flag(group, "ephemeral_system_prompt", str, "system prompt used while running, never saved", "")
     flag(group, "prefill_messages_file", str, "JSON array of {role, content} ahead of the prompt, never saved", "")
     flag(group, "tools", names, "Python files with tools of your own, or kiseki.tools entry points (comma-separated)", ())
@@ -121,10 +143,14 @@ def add_sandbox_flags(parser: Parser) -> argparse._ArgumentGroup:
 
 def model_settings(flags: argparse.Namespace) -> ModelSettings:
     """As the flags say; the key is still only the flag's."""
-    return ModelSettings(
+    model = ModelSettings(
         model=flags.model,
         base_url=flags.base_url,
         api_key=flags.api_key or "",
+        api_mode=flags.api_mode,
+        tool_call_mode=flags.tool_call_mode,
+        extra_body=flags.extra_body,
+        context_length=flags.context_length,
         max_tokens=flags.max_tokens,
         temperature=flags.temperature,
         top_p=flags.top_p,
@@ -139,3 +165,12 @@ def model_settings(flags: argparse.Namespace) -> ModelSettings:
         reasoning_disabled=flags.reasoning_disabled,
         capture_tokens=getattr(flags, "capture_tokens", False),  # of commands whose rollouts are kept
     )
+    there = flags.fallback_base_url or flags.base_url
+    if flags.fallback_base_url and not flags.fallback_model:
+        raise UsageError("--fallback_base_url needs --fallback_model, the models that are asked there")
+    key = model.api_key if there == flags.base_url else ""
+    fallback = [
+        msgspec.structs.replace(model, model=name, base_url=there, api_key=key, context_length=None)
+        for name in flags.fallback_model
+    ]
+    return msgspec.structs.replace(model, fallback=tuple(fallback))

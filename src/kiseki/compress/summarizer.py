@@ -23,8 +23,9 @@ from kiseki.models.base import ChatModel, ChatRequest
 from kiseki.models.budget import Need
 from kiseki.models.calls import is_limited
 from kiseki.models.deadline import Deadline
-from kiseki.models.endpoints import ModelSettings, check_settings, host_of, resolve_api_key
-from kiseki.models.factory import is_builtin, open_model
+from kiseki.models.endpoints import ModelSettings, resolve_api_key
+from kiseki.models.factory import PRACTICE, check_model, is_builtin, open_model
+from kiseki.models.hosts import host_of
 from kiseki.models.rate_limit import LONGEST_ASKED
 from kiseki.models.spending import open_admission, with_price
 from kiseki.trajectory.text import printable
@@ -229,19 +230,19 @@ def _reply_tokens(config: CompressionConfig) -> int:
 
 
 def _settings(config: CompressionConfig, environ: Mapping[str, str], provider_patience: float) -> ModelSettings:
-    if is_builtin(config.model):
+    if config.model == PRACTICE:
         raise UsageError(f"{config.model} is no language model and writes no summaries (summarization.model); {WITHOUT_MODEL}")
     settings = ModelSettings(
         config.model,
         config.base_url,
-        _key(config, environ),
+        "" if is_builtin(config.model) else _key(config, environ),
         max_tokens=_reply_tokens(config),
         temperature=config.temperature,
         call_timeout=config.per_trajectory_timeout / CALLS_PER_TIMEOUT,
         provider_patience=provider_patience,
         max_retries=0,  # a row's tries are counted here
     )
-    check_settings(settings)
+    check_model(settings)
     return settings
 
 

@@ -35,7 +35,7 @@ _TAIL_CHARS = 20_000
 """Of a text, in which its last 150 words are looked for; longer words are no language."""
 
 LENGTH = ("length", "max_tokens")
-LIMITS = (*LENGTH, "max_turns", "timeout", "budget", "prompt_budget")
+LIMITS = (*LENGTH, "max_turns", "timeout", "budget", "prompt_budget", "context_full")
 
 _SORRY = (
     r"(?:(?:i'm|i am|we're) (?:very |so |really )?sorry|sorry|i apologi[sz]e|unfortunately|as an ai(?: \w+){0,3})[,.!]? (?:but )?"

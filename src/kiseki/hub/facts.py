@@ -22,6 +22,7 @@ _NAMES = {
     "distribution_toolsets": "toolsets, percent of rollouts",
     "num_samples": "rollouts per prompt",
     "max_turns": "model calls per rollout at most",
+    "on_context_full": "where the context window is full",
     "max_tokens": "output tokens per reply at most",
     "temperature": "temperature",
     "top_p": "top_p",

@@ -30,7 +30,7 @@ import msgspec
 from kiseki.errors import BadRequest, BadResponse, PromptBudgetSpent, ProviderError
 from kiseki.formats.hermes import read_gpt
 from kiseki.models.base import NOT_HELD, ChatReply, ChatRequest, ToolSchema
-from kiseki.models.wire import encode_tools
+from kiseki.models.dialects.chat import encode_tools
 from kiseki.trajectory.reasoning import split_inline
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import Message, ModelCall, ToolCall, Usage

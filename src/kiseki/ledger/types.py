@@ -106,5 +106,13 @@ class RunInfo(msgspec.Struct, frozen=True):
     """Of prompts that name none."""
     network: str = "none"
     """Whether commands reach the network: `none` or `on`."""
+    on_context_full: str = "stop"
+    """What is done where a conversation no longer fits the model's context window."""
     tool_settings: dict[str, str] = {}
     """Flags of the toolsets that were given, by name, as far as they decide what tools answer."""
+    api_mode: str = "auto"
+    tool_call_mode: str = "auto"
+    extra_body: str = ""
+    """As JSON, without secrets; "" for none."""
+    fallback: str = ""
+    """Models that are asked in the place of the run's, comma-separated."""

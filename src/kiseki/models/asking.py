@@ -18,7 +18,7 @@ import msgspec
 from kiseki.errors import ProviderError
 from kiseki.models.admission import Ask, Door
 from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
-from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, worst_case
+from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, Need, worst_case
 from kiseki.models.calls import DROPPED, NOT_SENT, end_of_error, end_of_reply
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.prices import Price
@@ -34,10 +34,13 @@ class AskedModel:
         door: Door,
         settings: ModelSettings,
         *,
+        elsewhere: bool = False,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`elsewhere`: the endpoint is not the one that the door's admission is of; then only the budget is asked."""
         self.client = client
+        self._elsewhere = elsewhere
         self._door = door
         self._settings = settings
         self._rng = rng or random.Random()
@@ -51,8 +54,10 @@ class AskedModel:
         began = time.perf_counter()
         with request.allowance.holding() as held:
             while True:
-                held.set(self._worst_case(tokens))
-                key, admitted = self._door.ask(Ask(tokens, again=request.again or retries.made > 0))
+                worst = self._worst_case(tokens)
+                held.set(worst.cost)
+                ask = Ask(tokens, request.again or retries.made > 0, worst if self._elsewhere else None)
+                key, admitted = self._door.ask(ask)
                 end = NOT_SENT
                 try:
                     if not admitted.done():
@@ -66,8 +71,8 @@ class AskedModel:
                     request.allowance.spend(reply.call.usage.cost)
                     return reply
                 except ProviderError as error:
-                    end = end_of_error(error)
-                    risk = 0.0 if end.known else self._worst_case(tokens)
+                    end = end_of_error(error, refusals_end_runs=not self._settings.fallback)
+                    risk = 0.0 if end.known else worst.cost
                     risked += risk
                     request.allowance.spend(risk)
                     delay = retries.next_delay(error, probe=probe)
@@ -82,10 +87,10 @@ class AskedModel:
     async def close(self) -> None:
         await self.client.close()
 
-    def _worst_case(self, prompt_tokens: int) -> float:
-        """US dollars; 0.0 where no price is known."""
+    def _worst_case(self, prompt_tokens: int) -> Need:
+        """Its cost 0.0 where no price is known."""
         settings = self._settings
-        return worst_case(settings.price or Price(), prompt_tokens, settings.max_tokens or REPLY_TOKENS).cost
+        return worst_case(settings.price or Price(), prompt_tokens, settings.max_tokens or REPLY_TOKENS)
 
     def _priced(self, reply: ChatReply, retries: int, waited: float, risked: float) -> ChatReply:
         """The reply with what it took to get it, and with its cost where only the price says it."""

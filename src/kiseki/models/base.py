@@ -37,6 +37,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     in their order, is not made anew on each turn. Default: empty."""
     images: tuple[str, ...] = ()
     """Shown with the last message, which is the user's: `data:` URIs, in order. Default: none."""
+    json_schema: msgspec.Raw = msgspec.Raw(b"")
+    """The answer's text must be JSON of this schema, where the host can hold it to one. Default: any text."""
     again: bool = False
     """The caller has asked this before, in vain: it goes ahead of others, and does not speak for an outage. Default: False."""
 

@@ -34,7 +34,7 @@ class CallEnd(msgspec.Struct, frozen=True):
     words: str = ""
     """What the endpoint said, without secrets."""
     without_tokens: bool = False
-    """It gave no token ids though they were asked for."""
+    """It did not give the token ids of prompt and reply though they were asked for."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -58,11 +58,13 @@ def end_of_reply(reply: ChatReply, rate: RateInfo | None, *, wants_tokens: bool 
         known=reply.call.usage_reported,
         completion_tokens=usage.completion_tokens,
         rate=rate,
-        without_tokens=wants_tokens and reply.call.tokens is None,
+        without_tokens=wants_tokens and not (reply.call.tokens and reply.call.tokens.whole),
     )
 
 
-def end_of_error(error: ProviderError) -> CallEnd:
+def end_of_error(error: ProviderError, *, refusals_end_runs: bool = True) -> CallEnd:
+    """`refusals_end_runs`: whether a run whose calls are all refused is to be stopped (default: True); not where another model is
+    asked then."""
     if is_limited(error):
         kind: Literal["ok", "limited", "transient", "refused", "denied"] = "limited"
     elif isinstance(error, AuthError):
@@ -70,7 +72,7 @@ def end_of_error(error: ProviderError) -> CallEnd:
     elif error.retryable:
         kind = "transient"
     else:
-        kind = "ok" if isinstance(error, ContextLengthExceeded) else "refused"
+        kind = "ok" if isinstance(error, ContextLengthExceeded) or not refusals_end_runs else "refused"
     # an error status costs nothing; no answer to what was sent, or a torn one, may have cost a whole reply
     unknown = error.sent and error.status in (0, 200)
     return CallEnd(kind, known=not unknown, retry_after=error.retry_after, rate=error.rate, words=str(error))

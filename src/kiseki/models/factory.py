@@ -12,15 +12,17 @@ from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatClient, ChatModel
 from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget
-from kiseki.models.endpoints import ModelSettings, check_settings, resolve_api_key
+from kiseki.models.dialects.opening import open_dialect
+from kiseki.models.endpoints import ModelSettings, check_values, resolve_api_key
 from kiseki.models.rate_limit import RateLimit
+from kiseki.models.smollm2 import IGNORED, SMOLLM2, needs_server, open_alone, why_not_installed
 
 BUILTIN_PREFIX = "builtin/"
 PRACTICE = "builtin/practice"
 
 
 def is_builtin(model: str) -> bool:
-    """Whether the model comes with Kiseki: no endpoint, no key."""
+    """Whether the model comes with Kiseki: no endpoint of the user's, no key, no price."""
     return model.startswith(BUILTIN_PREFIX)
 
 
@@ -28,32 +30,52 @@ def with_api_key(settings: ModelSettings, environ: Mapping[str, str]) -> ModelSe
     """The settings with the key that their host needs. Raises `UsageError` when there is none."""
     if is_builtin(settings.model):
         return settings
-    keyed = msgspec.structs.replace(settings, api_key=resolve_api_key(settings.base_url, settings.api_key, environ))
+    fallback = tuple(with_api_key(each, environ) for each in settings.fallback)
+    key = resolve_api_key(settings.base_url, settings.api_key, environ)
+    keyed = msgspec.structs.replace(settings, api_key=key, fallback=fallback)
     check_settings(keyed)
     return keyed
 
 
 def ignored_flags(settings: ModelSettings) -> list[str]:
     """Flags that were given and that the built-in model takes no notice of."""
+    if not is_builtin(settings.model):
+        return []
     default = ModelSettings(settings.model)
-    return [
-        f"--{name}"
-        for name in settings.__struct_fields__
-        if is_builtin(settings.model) and name != "capture_tokens" and getattr(settings, name) != getattr(default, name)
-    ]
+    names = IGNORED if settings.model == SMOLLM2 else [each for each in settings.__struct_fields__ if each != "capture_tokens"]
+    return [f"--{name}" for name in names if getattr(settings, name) != getattr(default, name)]
+
+
+def check_settings(settings: ModelSettings) -> None:
+    """Raise UsageError for whatever in `settings` cannot be used; call before any work starts."""
+    check_values(settings)
+    open_dialect(settings)
+    for each in settings.fallback:
+        check_model(each)
 
 
 def check_model(settings: ModelSettings) -> None:
     """Raises `UsageError` for settings that cannot work, before anything is started or paid for."""
     if not is_builtin(settings.model):
         check_settings(settings)
+    elif settings.model == SMOLLM2:
+        check_values(settings)
+        if why := why_not_installed():
+            raise UsageError(why)
     elif settings.model != PRACTICE:
-        raise UsageError(f"there is no built-in model {settings.model!r}; the built-in model is {PRACTICE}")
+        raise UsageError(f"there is no built-in model {settings.model!r}; the built-in models are {PRACTICE} and {SMOLLM2}")
 
 
 def open_model(settings: ModelSettings, door: Door | None = None) -> ChatModel:
     """The model behind `settings`; its heavy parts are imported only here. `door`: to the run's admission; default: its own."""
-    return AskedModel(open_client(settings), door or own_door(settings), settings)
+    door = door or own_door(settings)
+    model = AskedModel(open_client(settings), door, settings)
+    if not settings.fallback or is_builtin(settings.model):
+        return model
+    from kiseki.models.fallback import FallbackModel
+
+    others = [(each.model, AskedModel(open_client(each), door, each, elsewhere=True)) for each in settings.fallback]
+    return FallbackModel([(settings.model, model), *others])
 
 
 def own_door(settings: ModelSettings) -> Door:
@@ -63,10 +85,13 @@ def own_door(settings: ModelSettings) -> Door:
 
 def open_client(settings: ModelSettings) -> ChatClient:
     """The dialect's client behind `settings`."""
-    if is_builtin(settings.model):
+    if settings.model == PRACTICE:
         from kiseki.models.practice import PracticeModel
 
         return PracticeModel(capture_tokens=settings.capture_tokens)
-    from kiseki.models.openai_chat import OpenAIChat
+    if settings.model == SMOLLM2 and needs_server(settings):
+        return open_alone(settings, open_client)
+    from kiseki.models.client import HttpClient
 
-    return OpenAIChat(settings)
+    check_values(settings)
+    return HttpClient(settings, open_dialect(settings))

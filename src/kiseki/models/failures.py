@@ -21,9 +21,9 @@ from kiseki.errors import (
     ProviderOverloaded,
     RateLimited,
 )
+from kiseki.models.dialects.base import excerpt
 from kiseki.models.rate_headers import parse_rate, time_there
 from kiseki.models.retry import parse_retry_after
-from kiseki.models.wire import WireCompletion, excerpt
 from kiseki.trajectory.text import clean_text
 
 # Worth another try although 4xx: request timeout, conflict (OpenAI's "try again"), too early.
@@ -42,6 +42,9 @@ _NAMED_STATUS = {
     "authentication_error": 401,
     "permission_error": 403,
     "insufficient_quota": 402,
+    "billing_error": 402,
+    "request_too_large": 413,
+    "enforced_spend_limit_reached": 429,
     "rate_limit_exceeded": 429,
     "rate_limit_error": 429,
     "too_many_requests": 429,
@@ -53,18 +56,22 @@ _NAMED_STATUS = {
     "overloaded_error": 529,
     "unavailable_error": 503,
     "timeout": 504,
+    "timeout_error": 504,
 }
 
 # As OpenAI, vLLM, SGLang, llama.cpp, OpenRouter, Anthropic, Google, Mistral, Groq, DeepSeek and Moonshot word it.
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context_window_exceeded|model_context_window_exceeded"
     r"|maximum context length|maximum model length|maximum prompt length|maximum allowed (?:input )?length"
-    r"|context (?:length|size|window)[^.]{0,60}exceed|exceed\w*[^.]{0,60}context (?:length|size|window)"
+    r"|context (?:length|size|window)[^.]{0,60}exceed|exceed\w*[^.]{0,60}context (?:length|size|window|limit)"
     r"|(?:prompt|input|request) is too long|prompt too long|longer than the (?:model's )?(?:maximum )?context"
     r"|input token count[^.]{0,60}exceeds|exceeded model token limit|reduce the length of the (?:messages|input|prompt)"
-    r"|too large for model with|greater than the context length",
+    r"|too large for model with|greater than the context length|request_too_large",
     re.IGNORECASE,
 )
+# As Anthropic words it, with 400.
+_NO_CREDIT = re.compile(r"credit balance is too low", re.IGNORECASE)
+_SPENT = ("insufficient_quota", "enforced_spend_limit_reached")
 
 _HTML = re.compile(r"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
 _HTML_DROPPED = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->|\Z)|<[^>]*>", re.IGNORECASE | re.DOTALL)
@@ -86,16 +93,8 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: f
     return error
 
 
-def error_inside(answer: WireCompletion) -> ProviderError | None:
-    """The error that a 200 body or a chunk of a stream carries, at its top or in its first choice; None if it carries none."""
-    error = answer.error
-    if not error and answer.choices:
-        choice = answer.choices[0]
-        error = choice.error
-        if not error and choice.finish_reason == "error":
-            return ProviderOverloaded("The endpoint ended the reply with finish_reason error and no words.", status=200)
-    if not error:
-        return None
+def error_of_object(error: Any) -> ProviderError:
+    """What the error object (or text) of a 200 body, or of an event of a stream, means."""
     words, code = _words_and_code({"error": error})
     status = _status_named(error, code)
     if status is None:
@@ -107,13 +106,15 @@ def _error(status: int, words: str, code: str, retry_after: float | None, decode
     message = f"HTTP {status}: {clean_text(words)}"
     kind: type[ProviderError]
     if status == 429:
-        # OpenAI says "no credit" with 429 too; waiting doesn't help.
-        kind = AuthError if code == "insufficient_quota" else RateLimited
+        # OpenAI says "no credit" with 429 too, Anthropic "the month's limit is spent"; waiting doesn't help.
+        kind = AuthError if code in _SPENT else RateLimited
     elif status >= 500 or status in _RETRYABLE_4XX:
         kind = ProviderOverloaded
     elif status in (401, 402, 403):
         # OpenRouter's 403 also means "moderation flagged this input": the prompt's fault, not the key's.
         kind = BadRequest if status == 403 and _flagged(decoded) else AuthError
+    elif status == 400 and _NO_CREDIT.search(words):
+        kind = AuthError
     elif status in (400, 413, 422) and _TOO_LONG.search(f"{code} {words}"):
         kind = ContextLengthExceeded
     elif status == 200:
@@ -143,7 +144,9 @@ def _words_and_code(decoded: Any) -> tuple[str, str]:
         # OpenRouter: "Provider returned error", with what the provider said in `raw`.
         said = " ".join(str(metadata[name]) for name in ("provider_name", "raw") if metadata.get(name))
         words = f"{words} ({said})" if said else words
-    named = [str(error[name]).lower() for name in ("code", "type") if isinstance(error.get(name), str)]
+    details = error.get("details")
+    codes = [error.get("code"), details.get("error_code") if isinstance(details, dict) else None, error.get("type")]
+    named = [each.lower() for each in codes if isinstance(each, str)]
     return words, next((name for name in named if name in _NAMED_STATUS), named[0] if named else "")
 
 

@@ -11,10 +11,17 @@ import socket
 import struct
 
 from kiseki.models.mock_answer import encode, model_list
+from kiseki.models.mock_anthropic import ANTHROPIC
 from kiseki.models.mock_completions import answer_generate
+from kiseki.models.mock_dialects import CHAT
 from kiseki.models.mock_images import picture_at, wants_image
 from kiseki.models.mock_state import Answer, MockState
 
+DIALECTS = (
+    CHAT,
+    ANTHROPIC,
+)
+"""By the end of the path that is posted to."""
 REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -23,6 +30,7 @@ REASONS = {
     403: "Forbidden",
     404: "Not Found",
     411: "Length Required",
+    413: "Payload Too Large",
     429: "Too Many Requests",
     500: "Internal Server Error",
     502: "Bad Gateway",
@@ -92,16 +100,19 @@ class MockConnection(asyncio.Protocol):
     def _serve(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         state = self._state
         path, _, query = target.partition("?")
-        chat = path.endswith("/chat/completions")  # under any base path, and as a proxy would get it
+        # under any base path, and as a proxy would get it
+        dialect = next((each for each in DIALECTS if path.endswith(each.path)), None)
         generate = path == "/generate" and bool(state.config.tokenizer)
-        if method == "POST" and (chat or generate or wants_image(path)):
+        if method == "POST" and (dialect or generate or wants_image(path)):
             state.in_flight += 1
             state.peak_in_flight = max(state.peak_in_flight, state.in_flight)
             self._busy = True
             if generate:
                 answer = answer_generate(state, headers, body)
+            elif dialect:
+                answer = state.answer_chat(headers, body, dialect)
             else:
-                answer = state.answer_chat(headers, body) if chat else state.answer_image(path, headers, body)
+                answer = state.answer_image(path, headers, body)
             state.note(answer, headers, body)
             if answer.fault == "stall":
                 return

@@ -34,6 +34,7 @@ HTTP_FAULTS = {
     "no_credit": (402, "insufficient_quota", "Insufficient credits."),
     "forbidden": (403, "permission_error", "This key may not use this model."),
     "bad_request": (400, "invalid_request_error", "Invalid value for 'messages'."),
+    "no_model": (404, "model_not_found", "The model does not exist, or you have no access to it."),
     "no_vision": (404, "not_found_error", "No endpoints found that support image input."),
     "context_length": (
         400,

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from kiseki.models.mock_answer import CHARS_PER_TOKEN, bill, completion, encode, events
+from kiseki.models.mock_answer import CHARS_PER_TOKEN, bill, completion, encode
+from kiseki.models.mock_dialects import CHAT, Memory, MockDialect, Refused
 from kiseki.models.mock_images import IMAGE_CHARS, AskedImage, image_answer
 from kiseki.models.mock_script import (
     HTTP_FAULTS,
@@ -24,7 +25,6 @@ from kiseki.models.mock_script import (
     Turn,
     draw,
     drawn_fault,
-    duration_text,
     situation_of,
     turn_of,
 )
@@ -35,8 +35,10 @@ HTML_PAGE = (
     b"<body><center><h1>502 Bad Gateway</h1></center><hr>mock &amp; proxy</body></html>"
 )
 HIDDEN_TAIL = 4  # characters of a key that the log shows
+KEY_HEADERS = ("authorization", "x-api-key")
+EVENT_STREAM = "text/event-stream"
+Made = dict[str, Any]
 
-_decode_asked = msgspec.json.Decoder(Asked).decode
 _decode_asked_image = msgspec.json.Decoder(AskedImage).decode
 _REFUSED_IMAGE = "Your request was rejected by the safety system."
 
@@ -80,6 +82,7 @@ class MockState:
         self._buckets = {what: Bucket(rate, config.burst, clock) for what, rate in rates.items() if rate}
         self._cpu_before = time.thread_time()
         self._asked_before: collections.Counter[str] = collections.Counter()
+        self._memory: Memory = {}
         self._counts = bool(config.faults or config.jitter or config.record) or any(
             turn.fault is not None for rule in config.script for turn in rule.turns
         )
@@ -108,13 +111,15 @@ class MockState:
             stats["log"] = list(self.log)
         return stats
 
-    def answer_chat(self, headers: dict[str, str], body: bytes) -> Answer:
-        """The answer to one chat request; counts it."""
+    def answer_chat(self, headers: dict[str, str], body: bytes, dialect: MockDialect = CHAT) -> Answer:
+        """The answer to one chat request, in whatever API; counts it."""
         self.calls += 1
         try:
-            asked = _decode_asked(body)
+            asked, request = dialect.read(body)
         except msgspec.DecodeError as error:
-            return error_answer(Fault("bad_request"), 400, "invalid_request_error", str(error))
+            return error_answer(Fault("bad_request"), 400, "invalid_request_error", str(error), dialect)
+        except Refused as refused:
+            return error_answer(Fault("bad_request"), refused.status, refused.code, refused.words, dialect)
         config, situation = self.config, situation_of(asked)
         self.starts += situation.turn == 0
         self.images_shown += len(situation.images)
@@ -139,13 +144,18 @@ class MockState:
                 add_tokens(made, body, config, logprobs=bool(asked.logprobs))
             return made
 
+        def written(made: dict[str, Any]) -> dict[str, Any]:
+            return dialect.answer(made, request, self._memory)
+
         if asked.return_token_ids and asked.stream and config.ids_as == "sglang":
             return error_answer(Fault("bad_request"), 400, "BadRequestError", NOT_STREAMED)
-        answer = self._answer(asked, fault, headers, whole)
+        answer = self._failing(fault, headers, dialect, stream=asked.stream) or self._answer(
+            asked, fault, whole, written, dialect
+        )
         self.images_made += answer.status == 200 and "image" in (asked.modalities or ())
         answer.latency, answer.key, answer.turn = latency, key, situation.turn
         if self._buckets:
-            self._charge(answer)
+            self._charge(answer, dialect)
         return answer
 
     def answer_image(self, path: str, headers: dict[str, str], body: bytes) -> Answer:
@@ -161,7 +171,7 @@ class MockState:
         self._asked_before[key] += 1
         fault = self._refusal(Asked([]), len(body)) or self._limit() or drawn_fault(self.config, f"{key}/{nth}")
         kind = fault.kind if fault is not None else ""
-        answer = self._failing(fault, headers, stream=False)
+        answer = self._failing(fault, headers, CHAT, stream=False)
         if kind == "content_filter":
             answer = error_answer(Fault(kind), 400, "moderation_blocked", _REFUSED_IMAGE)
         if answer is None:
@@ -192,14 +202,13 @@ class MockState:
                 self._buckets["requests"].take(1)
         return None
 
-    def _charge(self, answer: Answer) -> None:
+    def _charge(self, answer: Answer, dialect: MockDialect) -> None:
         """Take an answer's tokens out of their bucket, and tell how the buckets stand."""
         for what, bucket in self._buckets.items():
             if what == "tokens":
                 bucket.take(answer.prompt_tokens + answer.completion_tokens)
-            answer.headers[f"x-ratelimit-limit-{what}"] = f"{bucket.per_minute:.0f}"
-            answer.headers[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.level())))
-            answer.headers[f"x-ratelimit-reset-{what}"] = duration_text(bucket.until_full())
+            left = max(0, int(bucket.level()))
+            answer.headers |= dialect.rate_headers(what, bucket.per_minute, left, bucket.until_full())
 
     def _fault(self, turn: Turn, key: str, nth: int) -> Fault | None:
         fault = turn.fault
@@ -215,12 +224,13 @@ class MockState:
             return Fault("rate_limit")
         return None
 
-    def _failing(self, fault: Fault | None, headers: dict[str, str], *, stream: bool) -> Answer | None:
+    def _failing(self, fault: Fault | None, headers: dict[str, str], dialect: MockDialect, *, stream: bool) -> Answer | None:
         """The answer that is nothing but its fault; None where there is another."""
         kind = fault.kind if fault is not None else ""
         if fault is not None and kind in HTTP_FAULTS:
             status, code, words = HTTP_FAULTS[kind]
-            answer = error_answer(fault, status, code, words.format(authorization=headers.get("authorization", "none")))
+            key = next((headers[name] for name in KEY_HEADERS if name in headers), "none")
+            answer = error_answer(fault, status, code, words.format(authorization=key), dialect)
             wait = fault.retry_after
             if wait is None and kind == "rate_limit":
                 wait = self.config.retry_after
@@ -232,20 +242,24 @@ class MockState:
         if kind == "not_json":
             return Answer(200, b"upstream says: all is well", "text/plain", fault=kind)
         if kind == "error_in_200":
-            error = {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "mock upstream down"}}}
-            if stream:
-                return Answer(200, b"data: %b\n\n" % encode(error), "text/event-stream", fault=kind)
-            return Answer(200, encode(error), fault=kind)
+            content_type = EVENT_STREAM if stream else "application/json"
+            return Answer(200, dialect.error_inside("mock upstream down", stream), content_type, fault=kind)
         return None
 
-    def _answer(self, asked: Asked, fault: Fault | None, headers: dict[str, str], whole: Any) -> Answer:
-        if (failing := self._failing(fault, headers, stream=asked.stream)) is not None:
-            return failing
+    def _answer(
+        self,
+        asked: Asked,
+        fault: Fault | None,
+        whole: Callable[[str], Made],
+        written: Callable[[Made], Made],
+        dialect: MockDialect,
+    ) -> Answer:
         kind = fault.kind if fault is not None else ""
-        answer_json = whole(kind)
-        prompt_tokens, completion_tokens, cost = bill(self.config, answer_json, kind)
-        body = events(answer_json) if asked.stream else encode(answer_json)
-        content_type = "text/event-stream" if asked.stream else "application/json"
+        made = whole(kind)
+        prompt_tokens, completion_tokens, cost = bill(self.config, made, kind)
+        answer_json = written(made)
+        body = dialect.events(answer_json) if asked.stream else encode(answer_json)
+        content_type = EVENT_STREAM if asked.stream else "application/json"
         return Answer(
             200, body, content_type, fault=kind, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cost=cost
         )
@@ -256,13 +270,13 @@ class MockState:
         if answer.fault:
             self.by_fault[answer.fault] += 1
         if self.config.record:
-            shown = {name: _hidden(value) if name == "authorization" else value for name, value in headers.items()}
+            shown = {name: _hidden(value) if name in KEY_HEADERS else value for name, value in headers.items()}
             entry = {"key": answer.key, "turn": answer.turn, "status": answer.status, "fault": answer.fault}
             self.log.append({**entry, "headers": shown, "body": _json_or_text(body)})
 
 
-def error_answer(fault: Fault, status: int, code: str, words: str) -> Answer:
-    return Answer(status, encode({"error": {"message": words, "type": code, "code": code}}), fault=fault.kind)
+def error_answer(fault: Fault, status: int, code: str, words: str, dialect: MockDialect = CHAT) -> Answer:
+    return Answer(status, encode(dialect.error(status, code, words)), fault=fault.kind)
 
 
 def _conversation_key(asked: Asked) -> str:

@@ -15,9 +15,6 @@ import msgspec
 from kiseki.errors import UsageError
 from kiseki.trajectory.types import Usage
 
-LIST_SECONDS = 20.0
-ROUTING_SUFFIXES = (":nitro", ":floor", ":exacto")
-"""Of OpenRouter's model ids: another way to choose a provider, not another model in its list."""
 MILLION = 1e6
 
 
@@ -32,14 +29,18 @@ class Price(msgspec.Struct, frozen=True):
     """Per prompt token that came from the provider's cache. Default: as `input`."""
     request: float = 0.0
     """Per call."""
+    cache_write: float | None = None
+    """Per prompt token that was put into the provider's cache. Default: as `input`."""
 
-    def of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+    def of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0) -> float:
         cached = self.input if self.cached_input is None else self.cached_input
-        fresh = prompt_tokens - cached_tokens
-        return self.request + fresh * self.input + cached_tokens * cached + completion_tokens * self.output
+        written = self.input if self.cache_write is None else self.cache_write
+        fresh = prompt_tokens - cached_tokens - cache_write_tokens
+        prompt = fresh * self.input + cached_tokens * cached + cache_write_tokens * written
+        return self.request + prompt + completion_tokens * self.output
 
     def of_usage(self, usage: Usage) -> float:
-        return self.of(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+        return self.of(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens)
 
 
 class _FilePrice(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,10 +50,12 @@ class _FilePrice(msgspec.Struct, forbid_unknown_fields=True):
     output: float
     cached_input: float | None = None
     request: float = 0.0
+    cache_write: float | None = None
 
 
 def read_prices(path: str) -> dict[str, Price]:
-    """A YAML file: model id → `{input, output, cached_input, request}`, US dollars per million tokens (`request`: per call).
+    """A YAML file: model id → `{input, output, cached_input, cache_write, request}`, US dollars per million tokens
+    (`request`: per call).
 
     Raises `UsageError` for a file that cannot be used.
     """
@@ -68,8 +71,8 @@ def read_prices(path: str) -> dict[str, Price]:
         raise UsageError(f"--prices {path}: {words}; a line looks like 'my/model: {{input: 3, output: 15}}'") from error
     prices = {}
     for model, each in content.items():
-        cached = None if each.cached_input is None else each.cached_input / MILLION
-        price = Price(each.input / MILLION, each.output / MILLION, cached, each.request)
+        cached, written = (None if it is None else it / MILLION for it in (each.cached_input, each.cache_write))
+        price = Price(each.input / MILLION, each.output / MILLION, cached, each.request, written)
         if not _is_usable(price):
             raise UsageError(f"--prices {path}: a price of {model} is not a number of 0 or more")
         prices[model] = price
@@ -83,44 +86,9 @@ def _file_price(model: str, fields: Any) -> _FilePrice:
         raise msgspec.ValidationError(f"{model}: {error}") from error
 
 
-def listed_price(base_url: str, api_key: str, model: str) -> Price | None:
-    """What the endpoint's `GET /models` says; None where it names no price, or does not answer.
-
-    May be called on an event loop, which it holds up for `LIST_SECONDS` at most.
-    """
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as thread:
-        return find_in_list(thread.submit(asyncio.run, _fetch_list(base_url, api_key)).result(), model)
-
-
-async def _fetch_list(base_url: str, api_key: str) -> bytes:
-    import aiohttp
-
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    timeout = aiohttp.ClientTimeout(total=LIST_SECONDS)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-            session.get(base_url.rstrip("/") + "/models", headers=headers, allow_redirects=False) as response,
-        ):
-            return await response.read() if response.status == 200 else b""
-    except (aiohttp.ClientError, OSError, TimeoutError):
-        return b""
-
-
-def find_in_list(body: bytes, model: str) -> Price | None:
-    """The price of `model` in an answer of OpenRouter's shape: `{"data": [{"id": …, "pricing": {"prompt": "0.000003", …}}]}`
-    (openrouter.ai/docs, "List available models": US dollars per token, as text)."""
-    try:
-        content = msgspec.json.decode(body)
-        listed = {each["id"]: each.get("pricing") for each in content["data"]}
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return None
-    pricing = listed.get(model)
-    for suffix in ROUTING_SUFFIXES:
-        pricing = pricing or listed.get(model.removesuffix(suffix))
+def price_of(pricing: Any) -> Price | None:
+    """What the endpoint's list says of a model, in OpenRouter's shape: `{"prompt": "0.000003", …}` (openrouter.ai/docs, "List
+    available models": US dollars per token, as text). None where it is no usable price."""
     if not isinstance(pricing, dict):
         return None
     try:
@@ -129,6 +97,7 @@ def find_in_list(body: bytes, model: str) -> Price | None:
             output=float(pricing["completion"]),
             cached_input=_optional(pricing.get("input_cache_read")),
             request=float(pricing.get("request") or 0.0),
+            cache_write=_optional(pricing.get("input_cache_write")),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -137,9 +106,8 @@ def find_in_list(body: bytes, model: str) -> Price | None:
 
 
 def _is_usable(price: Price) -> bool:
-    return all(
-        math.isfinite(each) and each >= 0 for each in (price.input, price.output, price.cached_input or 0.0, price.request)
-    )
+    parts = (price.input, price.output, price.cached_input or 0.0, price.cache_write or 0.0, price.request)
+    return all(math.isfinite(each) and each >= 0 for each in parts)
 
 
 def _optional(value: Any) -> float | None:

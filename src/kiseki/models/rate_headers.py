@@ -1,13 +1,16 @@
-"""`x-ratelimit-*` headers of an answer: what is left, and for how long. Pure.
+"""`x-ratelimit-*` and `anthropic-ratelimit-*` headers of an answer: what is left, and for how long. Pure.
 
 OpenAI's names (platform.openai.com/docs/guides/rate-limits, "Rate limits in headers"; vLLM gateways, Groq, Mistral and others
 copy them): `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests` and the same for tokens, a reset as "6m0s", "1.5s" or
 "20ms". OpenRouter's: `X-RateLimit-Remaining` and `X-RateLimit-Reset`, the latter a Unix time in milliseconds; others give that
-in seconds, or the seconds that are left.
+in seconds, or the seconds that are left. Anthropic's (platform.claude.com/docs, "Rate limits", "Response headers"):
+`anthropic-ratelimit-requests-remaining`, `anthropic-ratelimit-requests-reset` and the same for tokens (the tightest of its limits
+of tokens), a reset as an RFC 3339 time.
 """
 
 from __future__ import annotations
 
+import datetime
 import email.utils
 import re
 from collections.abc import Mapping
@@ -26,7 +29,7 @@ def parse_rate(headers: Mapping[str, str], now: float) -> RateInfo | None:
     requests = headers.get("x-ratelimit-remaining-requests", plain)
     tokens = headers.get("x-ratelimit-remaining-tokens")
     if requests is None and tokens is None:
-        return None
+        return _of_anthropic(headers, now)
     reset = headers.get("x-ratelimit-reset")
     return RateInfo(
         requests_left=_number(requests),
@@ -34,6 +37,26 @@ def parse_rate(headers: Mapping[str, str], now: float) -> RateInfo | None:
         tokens_left=_number(tokens),
         tokens_reset=_duration(headers.get("x-ratelimit-reset-tokens", reset), headers, now),
     )
+
+
+def _of_anthropic(headers: Mapping[str, str], now: float) -> RateInfo | None:
+    requests, tokens = (headers.get(f"anthropic-ratelimit-{each}-remaining") for each in ("requests", "tokens"))
+    if requests is None and tokens is None:
+        return None
+    resets = (_until(headers.get(f"anthropic-ratelimit-{each}-reset"), headers, now) for each in ("requests", "tokens"))
+    requests_reset, tokens_reset = resets
+    return RateInfo(_number(requests), requests_reset, _number(tokens), tokens_reset)
+
+
+def _until(text: str | None, headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds until an RFC 3339 time."""
+    try:
+        then = datetime.datetime.fromisoformat((text or "").strip())
+    except ValueError:
+        return None
+    if then.tzinfo is None:
+        return None
+    return max(0.0, then.timestamp() - time_there(headers, now))
 
 
 def time_there(headers: Mapping[str, str], now: float) -> float:

@@ -11,20 +11,34 @@ from kiseki.models.admission import Admission
 from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget, Need
 from kiseki.models.endpoints import ModelSettings
-from kiseki.models.factory import is_builtin
-from kiseki.models.prices import Price, listed_price, read_prices
+from kiseki.models.factory import PRACTICE, is_builtin
+from kiseki.models.listing import PRICE_SECONDS, WINDOW_SECONDS, Listings
+from kiseki.models.prices import Price, read_prices
 from kiseki.models.rate_limit import RateLimit
 
 
-def with_price(model: ModelSettings, prices: str, in_dollars: Sequence[str]) -> ModelSettings:
+def with_listed(model: ModelSettings, prices: str, in_dollars: Sequence[str]) -> ModelSettings:
+    """The model's settings with its price, as `with_price` has it, and with its context window where that was not given and the
+    endpoint lists it: one question for both. Blocks, briefly where only the window is wanted. Raises `UsageError`."""
+    listings = Listings(PRICE_SECONDS if in_dollars or prices else WINDOW_SECONDS)
+    priced = with_price(model, prices, in_dollars, listings)
+    window = None if model.model == PRACTICE else model.context_length or listings.of(model).context_length
+    return msgspec.structs.replace(priced, context_length=window)
+
+
+def with_price(
+    model: ModelSettings, prices: str, in_dollars: Sequence[str], listings: Listings | None = None
+) -> ModelSettings:
     """The model's settings with its price, where that is wanted: `prices` is the user's file ("": none), `in_dollars` the flags
-    that set a limit in dollars.
+    that set a limit in dollars. `listings`: what endpoints have answered before.
 
     Raises `UsageError` when such a limit needs a price in vain.
     """
     if not (in_dollars or prices):
         return model
-    price = find_price(model, prices)
+    listings = listings or Listings()
+    fallback = tuple(with_price(each, prices, in_dollars, listings) for each in model.fallback)
+    price = find_price(model, prices, listings)
     if price is None and in_dollars:
         raise UsageError(
             f"--{in_dollars[0]}: the price of {model.model} is not known ({model.base_url}/models names none"
@@ -32,16 +46,16 @@ def with_price(model: ModelSettings, prices: str, in_dollars: Sequence[str]) -> 
             + "); give it in a file,"
             f" --prices=prices.yaml with a line '{model.model}: {{input: 3, output: 15}}' (US dollars per million tokens)"
         )
-    return msgspec.structs.replace(model, price=price)
+    return msgspec.structs.replace(model, price=price, fallback=fallback)
 
 
-def find_price(model: ModelSettings, prices: str) -> Price | None:
-    """What the endpoint lists, else what the user's file says ("": none); None where neither does. Raises `UsageError` for a file
-    that cannot be used."""
+def find_price(model: ModelSettings, prices: str, listings: Listings | None = None) -> Price | None:
+    """What the endpoint lists, else what the user's file says ("": none); None where neither does. `listings` as in `with_price`.
+    Raises `UsageError` for a file that cannot be used."""
     from_file = read_prices(prices) if prices else {}
     if is_builtin(model.model):
         return Price()
-    return listed_price(model.base_url, model.api_key, model.model) or from_file.get(model.model)
+    return (listings or Listings()).of(model).price or from_file.get(model.model)
 
 
 def open_admission(

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from kiseki.errors import UsageError
-from kiseki.models.endpoints import ModelSettings, host_of, resolve_api_key
+from kiseki.models.endpoints import ModelSettings, resolve_api_key
 from kiseki.models.factory import is_builtin
+from kiseki.models.hosts import host_of
 
 FAL_KEY = "FAL_KEY"
 

@@ -73,6 +73,8 @@ class Summary(msgspec.Struct, frozen=True):
     config: str = ""
     children: int = 0
     """Sub-agents that it started."""
+    context_cuts: int = 0
+    """Tool results that its model was sent without their middle; those of sub-agents are in their own records."""
 
 
 def own_messages(record: Record) -> tuple[Message, ...]:
@@ -100,10 +102,15 @@ def usage_of(record: Record) -> Usage:
     """Of all that a rollout did: its own model calls, those that its tools made, and its sub-agents'."""
     total = Usage()
     for each in with_children(record):
-        total = sum((call.usage for call in each.calls), total)
+        total = sum((call.usage + call.refused for call in each.calls), total)
         for run in each.tool_runs:
             total = sum((part.usage for part in with_inner(run)), total)
     return total
+
+
+def results_cut(record: Record) -> int:
+    """Tool results that its model was sent without their middle."""
+    return len({cut.message for cut in record.context_cuts})
 
 
 def summarize(record: Record) -> Summary:
@@ -130,4 +137,5 @@ def summarize(record: Record) -> Summary:
         redacted=sum(part.redacted for each in with_children(record) for run in each.tool_runs for part in with_inner(run)),
         config=record.config,
         children=sum(1 for _ in with_children(record)) - 1,
+        context_cuts=results_cut(record),
     )

@@ -47,7 +47,7 @@ def share(call: ModelCall, before: Iterable[ModelCall]) -> ModelCall:
     before: The rollout's calls before it, in order, as this function gave them.
     """
     tokens = call.tokens
-    if tokens is None:
+    if tokens is None or not tokens.whole:
         return call
     shared = _common(tokens.prompt, sequence(before))
     if not shared:
@@ -60,17 +60,17 @@ def sequence(calls: Iterable[ModelCall]) -> Ids:
     """Prompt and completion of the last call that has ids; empty where none has."""
     so_far: Ids = ()
     for call in calls:
-        if call.tokens is not None:
+        if call.tokens is not None and call.tokens.whole:
             so_far = (*so_far[: call.tokens.shared], *call.tokens.prompt, *call.tokens.completion)
     return so_far
 
 
 def prompts(calls: Iterable[ModelCall]) -> list[Ids | None]:
-    """The whole prompt of each call, None for those without ids."""
+    """The whole prompt of each call, None for those without its ids."""
     found: list[Ids | None] = []
     so_far: Ids = ()
     for call in calls:
-        if call.tokens is None:
+        if call.tokens is None or not call.tokens.whole:
             found.append(None)
             continue
         prompt = (*so_far[: call.tokens.shared], *call.tokens.prompt)
@@ -82,13 +82,13 @@ def prompts(calls: Iterable[ModelCall]) -> list[Ids | None]:
 def segments(calls: Sequence[ModelCall]) -> list[Segment]:
     """The contiguous sequences of a rollout, in order; empty where no call has ids.
 
-    What a call without ids said stands, as far as a later prompt repeats it, among the ids that were put into that prompt.
+    What a call without ids of prompt and completion said stands, as far as a later prompt repeats it, among the ids that were put into that prompt.
     """
     found: list[tuple[Ids, list[Piece]]] = []
     so_far: Ids = ()
     for at, call in enumerate(calls):
         tokens: CallTokens | None = call.tokens
-        if tokens is None:
+        if tokens is None or not tokens.whole:
             continue
         prompt = (*so_far[: tokens.shared], *tokens.prompt)
         if found and tokens.shared == len(so_far):

@@ -63,6 +63,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Part of `prompt_tokens`."""
     cost: float = 0.0
     """US dollars, as the provider reported them."""
+    cache_write_tokens: int = 0
+    """Part of `prompt_tokens`: put into the provider's cache, where that has a price of its own."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -71,6 +73,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             self.reasoning_tokens + other.reasoning_tokens,
             self.cached_tokens + other.cached_tokens,
             self.cost + other.cost,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -78,7 +81,7 @@ class CallTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     """Token ids of one model call, as the server that sampled them gave them. Nothing here was tokenised again."""
 
     prompt: tuple[int, ...]
-    """Ids of the prompt after the `shared` first ones."""
+    """Ids of the prompt after the `shared` first ones; with `shared` 0, empty where the server gave none of it (llama.cpp)."""
     completion: tuple[int, ...]
     """Ids that were sampled, the one that ended the reply included where the server gives it."""
     logprobs: tuple[float, ...] = ()
@@ -86,6 +89,11 @@ class CallTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     shared: int = 0
     """How many of the prompt's first ids are those of the rollout's sequence so far: prompt and completion of the call before.
     Kept apart so that a long rollout does not hold every prompt whole."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the prompt's ids are there too: without them the completion's are part of no known sequence."""
+        return bool(self.prompt or self.shared)
 
 
 class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -110,6 +118,12 @@ class ModelCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds before the answered request in which the call waited for its turn: rate limits, pauses, retries."""
     tokens: CallTokens | None = None
     """Where they were asked for and the server gave them (`--capture_tokens`)."""
+    tool_calls_as: str = ""
+    """How the reply's tool calls were written where it was not the API's own way: the name of the text format, or `json`."""
+    fallback: str = ""
+    """The model that was asked, where it was not the run's own but a fallback."""
+    refused: Usage = Usage()
+    """What replies took of models that were asked before it and refused. Not part of `usage`."""
 
 
 class ToolRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -183,6 +197,19 @@ class RolloutSpec(msgspec.Struct, frozen=True, tag=True):
     """US dollars that earlier attempts at it have cost."""
 
 
+class ContextCut(msgspec.Struct, frozen=True):
+    """A tool result that the model was sent without its middle from some call on, to fit its context window."""
+
+    call: int
+    """Position in `Record.calls` of the first model call that was sent it so."""
+    message: int
+    """Position in `Record.messages`, where the result is whole."""
+    kept: int
+    """Characters of it that were sent, head and tail together."""
+    characters: int
+    """That it has."""
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One whole attempt at a rollout, lossless: what the ledger keeps and every view is made from."""
 
@@ -197,7 +224,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome
     reason: str
     """Why it ended: `answered`; `max_turns`, `timeout`, `length`, `content_filter`, `invalid_tool_calls`, `empty_answer`,
-    `budget`, `prompt_budget` (partial); or the error's class (failed)."""
+    `budget`, `prompt_budget`, `context_full` (partial); or the error's class (failed)."""
     model: str
     toolsets: tuple[str, ...]
     tools_hash: str
@@ -219,4 +246,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Toolsets of the distribution that the run was told to do without."""
     adopted_conversation: str = ""
     """For a row taken over from files of another tool: its ShareGPT turns as they stood, as JSON."""
+    context_cuts: tuple[ContextCut, ...] = ()
+    """What the model was not sent whole (`--on_context_full=truncate_tool_outputs`), in order; a result may be cut again later."""
     versions: dict[str, str] = {}

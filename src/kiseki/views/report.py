@@ -17,6 +17,8 @@ def print_report(console: Console, statistics: Statistics) -> None:
         if count or name == "completed":
             outcomes.add_row(name, f"{count:,}", _percent(count, s.total_rollouts))
     console.print(outcomes)
+    if context := _context_full(s):
+        console.print(Text(context), style="yellow", soft_wrap=True)
     if any(each.count for each in s.tool_statistics.values()):
         tools = _table("Tool use", "tool", "calls", "success", "failure", "success rate")
         for name, tool in sorted(s.tool_statistics.items(), key=lambda pair: -pair[1].count):
@@ -55,6 +57,14 @@ def print_report(console: Console, statistics: Statistics) -> None:
     console.print(cost)
     if s.redacted:
         console.print(f"redacted: {s.redacted:,} secrets in tool results")
+
+
+def _context_full(s: Statistics) -> str:
+    """What the context window did to rollouts, in one line; "" where it did nothing."""
+    ended = s.stop_reasons.get("context_full", 0)
+    parts = [f"ended {ended:,}"] if ended else []
+    parts += [f"went on with tool results cut in {s.context_cuts:,}"] if s.context_cuts else []
+    return f"the context window was full: {', '.join(parts)} of the rollouts" if parts else ""
 
 
 MORE_TIME = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from kiseki.ledger.types import DoneRollout
-from kiseki.trajectory.record import decode_record, usage_of, with_children, with_inner
+from kiseki.trajectory.record import decode_record, results_cut, usage_of, with_children, with_inner
 from kiseki.trajectory.sharegpt import Turn, to_sharegpt
 from kiseki.trajectory.types import Prompt, Record
 
@@ -34,6 +34,8 @@ class Metadata(msgspec.Struct, frozen=True):
     """Of the last model call."""
     provider: str
     """Upstream provider of the last model call, where a router names it."""
+    answered_by: str
+    """The model that answered each model call, in order, comma-separated: another than `model` is a fallback."""
     seed: int
     attempt: int
     config: str
@@ -48,6 +50,8 @@ class Metadata(msgspec.Struct, frozen=True):
     """US dollars."""
     children: int
     """Sub-agents that it started; their rows are in `children.jsonl`, but of those that failed or that a filter discards."""
+    context_cuts: int
+    """Tool results that stand here whole, and that the model was sent without their middle from some call on."""
     inner_tool_calls: int
     """Tool calls that its tools made (`execute_code`); no part of the conversation nor of `tool_stats`."""
     sandbox: str
@@ -159,6 +163,7 @@ def _row(done: DoneRollout, prompt: Prompt, text: str, record: Record, tools: tu
             stop_reason=record.reason,
             finish_reason=record.calls[-1].finish_reason if record.calls else "",
             provider=record.calls[-1].provider if record.calls else "",
+            answered_by=",".join(call.fallback or record.model for call in record.calls),
             seed=record.seed,
             attempt=record.attempt,
             config=record.config,
@@ -169,6 +174,7 @@ def _row(done: DoneRollout, prompt: Prompt, text: str, record: Record, tools: tu
             cached_tokens=usage.cached_tokens,
             cost=float(usage.cost),
             children=sum(1 for _ in with_children(record)) - 1,
+            context_cuts=results_cut(record),
             inner_tool_calls=sum(1 for run in record.tool_runs for _ in with_inner(run)) - len(record.tool_runs),
             sandbox=record.sandbox.get("backend", ""),
             image=record.sandbox.get("image", ""),

@@ -47,6 +47,8 @@ class Statistics(msgspec.Struct):
     """completed and partial as kept, discarded, failed, pending."""
     stop_reasons: dict[str, int]
     """Of kept rollouts: `answered`, or what stopped them early."""
+    context_cuts: int
+    """Kept rollouts whose model was sent tool results without their middle. `stop_reasons` has those that a full context ended."""
     tool_statistics: dict[str, ToolStatistics]
     reasoning_statistics: dict[str, int]
     discarded: dict[str, int]
@@ -78,14 +80,14 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
     discarded: Counter[str] = Counter()
     stop_reasons: Counter[str] = Counter()
     configurations: Counter[str] = Counter()
-    turns = with_reasoning = 0
+    turns = with_reasoning = context_cuts = 0
     latencies = {name: array("d") for name in ("rollout", "model", "tools")}
     facts = db.execute(
         "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts, a.config,"
-        " a.seconds, a.model_seconds, a.tool_seconds"
+        " a.context_cuts > 0, a.seconds, a.model_seconds, a.tool_seconds"
         " FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
     )
-    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, config, *seconds in facts:
+    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, config, cut, *seconds in facts:
         configurations[config] += 1
         for values, value in zip(latencies.values(), seconds, strict=True):
             values.append(value)
@@ -100,6 +102,7 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
             discarded[reason] += 1
         else:
             stop_reasons[stop_reason] += 1
+            context_cuts += cut
         turns += assistant_turns
         with_reasoning += reasoning_turns
         for name, (count, failures) in _decode_counts(counts).items():
@@ -135,6 +138,7 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         duration_seconds=round(float(_one(db.execute("SELECT coalesce(sum(seconds), 0.0) FROM sessions"))), 2),
         outcomes=dict(outcomes),
         stop_reasons=dict(stop_reasons.most_common()),
+        context_cuts=context_cuts,
         tool_statistics=tools,
         reasoning_statistics={
             "total_assistant_turns": turns,

@@ -17,11 +17,11 @@ from hashlib import blake2b
 import msgspec
 
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
-from kiseki.models.endpoints import LOCAL
+from kiseki.models.dialects.chat import encode_tools, wire_message
+from kiseki.models.hosts import LOCAL
 from kiseki.models.mock_tokens import logprobs_of, prompt_ids, reply_ids
 from kiseki.models.practice.recognise import choose_flow
 from kiseki.models.practice.view import Kit, Result, Turn, brief, read_result
-from kiseki.models.wire import encode_tools, wire_message
 from kiseki.trajectory.text import clean_text
 from kiseki.trajectory.types import CallTokens, Message, ModelCall, ToolCall, Usage
 

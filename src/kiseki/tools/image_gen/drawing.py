@@ -29,12 +29,12 @@ from kiseki.errors import (
     ToolError,
 )
 from kiseki.models.budget import Need
-from kiseki.models.endpoints import OPENROUTER, host_of, is_local
+from kiseki.models.client import CONNECT_SECONDS, DNS_SECONDS, ERROR_BYTES, proxy_for, read_body
+from kiseki.models.dialects.base import EXCERPT_CHARS, excerpt
 from kiseki.models.failures import error_of_status
+from kiseki.models.hosts import OPENROUTER, host_of, is_local
 from kiseki.models.image_headers import image_kind
-from kiseki.models.openai_chat import CONNECT_SECONDS, DNS_SECONDS, ERROR_BYTES, proxy_for, read_body
 from kiseki.models.retry import Retries
-from kiseki.models.wire import EXCERPT_CHARS, excerpt
 from kiseki.tools.context import ToolContext
 from kiseki.tools.endpoint_keys import is_fal, key_for
 from kiseki.tools.image_gen import fal, openai, openrouter

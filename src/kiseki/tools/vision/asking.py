@@ -24,10 +24,11 @@ from kiseki.errors import BadRequest, ProviderError, RunStopped, ToolError, Usag
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatClient, ChatReply, ChatRequest
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, worst_case
-from kiseki.models.endpoints import is_local
+from kiseki.models.dialects.base import IMAGE_SIZE
 from kiseki.models.factory import is_builtin, open_client, own_door
-from kiseki.models.prices import Price, listed_price
-from kiseki.models.wire import IMAGE_SIZE
+from kiseki.models.hosts import is_local
+from kiseki.models.listing import Listings
+from kiseki.models.prices import Price
 from kiseki.tools.context import ToolContext
 from kiseki.tools.paid import in_budget
 from kiseki.tools.results import Image
@@ -89,7 +90,7 @@ class VisionModel:
 
     async def _find_price(self) -> None:
         settings = self.settings
-        price = await asyncio.to_thread(listed_price, settings.base_url, settings.api_key, settings.model)
+        price = (await asyncio.to_thread(Listings().of, settings)).price
         own_machine = is_local(urlsplit(settings.base_url).hostname or "")
         self.settings = msgspec.structs.replace(settings, price=price or (Price() if own_machine else self._run.price))
 

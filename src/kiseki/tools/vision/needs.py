@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from kiseki.errors import UsageError
-from kiseki.models.endpoints import ModelSettings, check_settings
-from kiseki.models.factory import is_builtin
+from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
+from kiseki.models.factory import check_settings, is_builtin
 from kiseki.tools.endpoint_keys import key_for
 from kiseki.tools.needs import missing_packages
 from kiseki.tools.settings import ToolSettings
@@ -29,7 +29,7 @@ def asks_run_model(settings: ToolSettings, model: ModelSettings) -> bool:
 def vision_model(settings: ToolSettings, model: ModelSettings, environ: Mapping[str, str]) -> ModelSettings:
     """The model that looks at images, with its key, where that is not the run's. What the flags say of the run's own (its
     reasoning, its providers) does not hold for it. Raises `UsageError`, without a full stop."""
-    base_url = settings.vision_base_url or model.base_url
+    base_url = settings.vision_base_url or (OPENROUTER_URL if is_builtin(model.model) else model.base_url)
     made = ModelSettings(
         settings.vision_model or model.model,
         base_url,

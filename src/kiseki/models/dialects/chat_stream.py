@@ -1,7 +1,6 @@
 """A streamed answer put back together: bytes to events, events to the same `WireCompletion` that an unstreamed one is. Pure.
 
-Events follow the SSE format (html.spec.whatwg.org, "Server-sent events") in any split of the bytes; comments (keep-alives)
-are skipped. Tool call deltas are assembled by index, and servers that leave the index out, repeat it for every call, or send
+Tool call deltas are assembled by index, and servers that leave the index out, repeat it for every call, or send
 whole calls are understood.
 """
 
@@ -14,17 +13,18 @@ from typing import Any
 import msgspec
 
 from kiseki.errors import BadResponse
-from kiseki.models.wire import (
-    MAX_ANSWER,
-    TOO_LARGE,
+from kiseki.models.base import ChatReply
+from kiseki.models.dialects.base import MAX_ANSWER, TOO_LARGE, arguments_text
+from kiseki.models.dialects.chat_reply import (
     WireChoice,
     WireCompletion,
     WireFunction,
     WireMessage,
     WireToolCall,
-    arguments_text,
     decode_completion,
+    reply_of,
 )
+from kiseki.models.dialects.sse import EventReader
 from kiseki.trajectory.reasoning import text_of
 from kiseki.trajectory.sharegpt import is_json_object
 
@@ -49,48 +49,11 @@ class _Call(msgspec.Struct):
         return WireToolCall(self.id, function, self.index, self.extra_content)
 
 
-class EventReader:
-    """Server-sent events from bytes in any split. Only `data` matters in this API."""
-
-    def __init__(self) -> None:
-        self._rest: list[bytes] = []
-        self._data: list[bytes] = []
-        self.held = 0
-        """Bytes, about, of what is no whole event yet."""
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The payloads of the events that `chunk` completes."""
-        self.held += len(chunk)
-        self._rest.append(chunk)
-        if b"\n" not in chunk:  # a line of megabytes is put together once, when it ends
-            return []
-        lines = b"".join(self._rest).split(b"\n")
-        self._rest = [lines.pop()]
-        return [payload for line in lines if (payload := self._line(line)) is not None]
-
-    def close(self) -> list[bytes]:
-        """The payload that the end of the stream completes: some servers leave the last blank line out."""
-        last = [self._line(b"".join(self._rest)), self._line(b"")]
-        self._rest = []
-        return [payload for payload in last if payload is not None]
-
-    def _line(self, line: bytes) -> bytes | None:
-        line = line.rstrip(b"\r")
-        if line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
-        elif not line:
-            self.held = 0
-            if self._data:
-                payload = b"\n".join(self._data)
-                self._data.clear()
-                return payload
-        return None
-
-
-class StreamedReply:
+class StreamedChat:
     """Collects the chunks of one reply; `error` is the first error chunk, after which nothing more is taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, capture_tokens: bool = False) -> None:
+        self._capture_tokens = capture_tokens
         self._events = EventReader()
         self.begun = False
         """Something of the reply came."""
@@ -155,6 +118,10 @@ class StreamedReply:
         if choice.delta is not None:
             self._take(choice.delta)
 
+    def reply(self, started: float, seconds: float) -> ChatReply:
+        """The whole, after the last byte. Raises as `reply_of` and `result` do."""
+        return reply_of(self.result(), started=started, seconds=seconds, capture_tokens=self._capture_tokens)
+
     def result(self) -> WireCompletion:
         """The whole answer after the last byte, or the error chunk.
 
@@ -179,7 +146,9 @@ class StreamedReply:
             message.function_call = self._legacy.whole().function
         choice = WireChoice(message=message, finish_reason=self._finish)
         if self._token_ids:
-            choice.token_ids, choice.logprobs = self._token_ids, {"content": self._logprobs}
+            choice.token_ids = self._token_ids
+        if self._logprobs:
+            choice.logprobs = {"content": self._logprobs}
         self._head.choices = [choice]
         return self._head
 

@@ -1,7 +1,7 @@
-"""The client of OpenAI-compatible chat endpoints: one `ChatRequest` in, one `ChatReply` or one `ProviderError` out.
+"""The client of a model's endpoint: one `ChatRequest` in, one `ChatReply` or one `ProviderError` out, in any dialect.
 
-Owns the connections; owns no retries and no admission (`asking.py`), no prices, no conversation. `encode` and `send` are the hot
-path: beyond what aiohttp costs they encode, decode and copy as little as they can.
+Owns the connections; owns no bytes of any API (`dialects/`), no retries and no admission (`asking.py`), no prices, no
+conversation. `send` is on the hot path: beyond what aiohttp costs it copies as little as it can.
 """
 
 from __future__ import annotations
@@ -16,24 +16,12 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from kiseki.errors import BadResponse, ProviderError, ProviderTimeout, ProviderUnreachable, StreamStalled
-from kiseki.models.base import ChatReply, ChatRequest, RateInfo, ToolSchema
-from kiseki.models.endpoints import LOCAL, OLLAMA, ModelSettings, check_settings, host_of, request_extras
-from kiseki.models.failures import error_inside, error_of_status
+from kiseki.models.base import ChatReply, ChatRequest, RateInfo
+from kiseki.models.dialects.base import EXCERPT_CHARS, MAX_ANSWER, TOO_LARGE, Dialect, StreamedReply
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.failures import error_of_status
+from kiseki.models.hosts import LOCAL, OLLAMA, host_of
 from kiseki.models.rate_headers import parse_rate
-from kiseki.models.stream import StreamedReply
-from kiseki.models.wire import (
-    EXCERPT_CHARS,
-    IMAGE_SIZE,
-    MAX_ANSWER,
-    TOO_LARGE,
-    WireCompletion,
-    decode_completion,
-    encode,
-    encode_tools,
-    reply_of,
-    wire_message,
-    wire_with_images,
-)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -49,25 +37,16 @@ LARGE_BODY = 2**20
 """Bytes; aiohttp writes more than that at once only under protest, since it would hold the loop up."""
 ERROR_BYTES = 100_000
 """Read of an answer that is an error; its message stands at the beginning."""
-TOOLSETS_KEPT = 64
-"""Encoded tool lists kept; a run has a handful of toolset combinations."""
 
 
-class OpenAIChat:
+class HttpClient:
     """A `ChatClient`. Safe for any number of concurrent calls on one event loop; `close` it there."""
 
-    def __init__(self, settings: ModelSettings) -> None:
-        """Raises UsageError for settings that cannot be used."""
+    def __init__(self, settings: ModelSettings, dialect: Dialect) -> None:
         import aiohttp  # noqa: F401  (takes 0.3 s: here, before any rollout runs, and not on the event loop later)
 
-        check_settings(settings)
         self.settings = settings
-        self._host = host_of(settings.base_url)
-        self._url = settings.base_url.rstrip("/") + "/chat/completions"
-        self._head = encode({"model": settings.model, **request_extras(settings)})[:-1] + b',"messages":'
-        self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
-        # with each request and not the session's: aiohttp would give it to a proxy too
-        self._key = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+        self._dialect = dialect
         self._session: aiohttp.ClientSession | None = None
         self._proxy: str | None = None
 
@@ -79,29 +58,7 @@ class OpenAIChat:
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         """The body, and its length, in which an image counts as `IMAGE_SIZE`."""
-        host, encoded, images = self._host, request.encoded, request.images
-        messages = request.messages[:-1] if images else request.messages
-        for message in messages[len(encoded) // 2 :]:  # each with what stands before it
-            encoded += (b"," if encoded else b"[", encode(wire_message(message, host)))
-        if images:  # asked once: nothing grows on it, and nothing of it is kept
-            encoded = [*encoded, b"," if encoded else b"[", encode(wire_with_images(request.messages[-1], host, images))]
-        parts = [self._head, *encoded, b"]"]
-        if request.tools:
-            parts += (b',"tools":', self._encoded_tools(request.tools))
-        if request.seed is not None and host.seed:
-            parts.append(f',"{host.seed}":{request.seed}'.encode())
-        parts.append(b"}")
-        body = b"".join(parts)
-        return body, len(body) - sum(map(len, images)) + IMAGE_SIZE * len(images)
-
-    def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
-        """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
-        known = self._tools.get(id(tools))
-        if known is None:
-            if len(self._tools) >= TOOLSETS_KEPT:
-                self._tools.clear()
-            known = self._tools[id(tools)] = (tools, encode_tools(tools))
-        return known[1]
+        return self._dialect.encode(request)
 
     async def send(self, encoded: bytes) -> tuple[ChatReply, RateInfo | None]:
         """One request. Raises `ProviderError`."""
@@ -114,32 +71,31 @@ class OpenAIChat:
     async def _request(self, body: bytes) -> tuple[ChatReply, RateInfo | None]:
         import aiohttp
 
-        session = self._session or self._open()
+        session, dialect = self._session or self._open(), self._dialect
+        url = dialect.url
         started, clock = time.time(), time.perf_counter()
         try:
             data = body if len(body) <= LARGE_BODY else io.BytesIO(body)
-            post = session.post(self._url, data=data, headers=self._key, proxy=self._proxy, allow_redirects=False)
+            # the key with each request and not the session's: aiohttp would give it to a proxy too
+            post = session.post(url, data=data, headers=dialect.headers, proxy=self._proxy, allow_redirects=False)
             async with post as response:
                 if response.status != 200:
                     raise error_of_status(response.status, response.headers, await read_body(response, ERROR_BYTES), time.time())
                 rate = parse_rate(response.headers, started)
                 if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
-                    answer = await _read_stream(response, self.settings)
-                else:
-                    answer = decode_completion(await read_body(response, MAX_ANSWER, more=BadResponse(TOO_LARGE)))
+                    answer = await _read_stream(response, self.settings, dialect.stream())
+                    return answer.reply(started, time.perf_counter() - clock), rate
+                body = await read_body(response, MAX_ANSWER, more=BadResponse(TOO_LARGE))
+                return dialect.reply(body, started, time.perf_counter() - clock), rate
         except aiohttp.ConnectionTimeoutError as error:
-            raise ProviderUnreachable(f"No connection to {self._url} within {CONNECT_SECONDS:g} s.", sent=False) from error
+            raise ProviderUnreachable(f"No connection to {url} within {CONNECT_SECONDS:g} s.", sent=False) from error
         except TimeoutError as error:
-            raise ProviderTimeout(f"No whole answer from {self._url} within {self.settings.call_timeout:g} s.") from error
+            raise ProviderTimeout(f"No whole answer from {url} within {self.settings.call_timeout:g} s.") from error
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
-            raise BadResponse(f"The answer of {self._url} was cut short or is no HTTP: {error}") from error
+            raise BadResponse(f"The answer of {url} was cut short or is no HTTP: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             sent = not isinstance(error, aiohttp.ClientConnectorError)
-            raise ProviderUnreachable(f"No connection to {self._url}: {_reason(error)}", sent=sent) from error
-        if (inside := error_inside(answer)) is not None:
-            raise inside
-        seconds = time.perf_counter() - clock
-        return reply_of(answer, started=started, seconds=seconds, capture_tokens=self.settings.capture_tokens), rate
+            raise ProviderUnreachable(f"No connection to {url}: {_reason(error)}", sent=sent) from error
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -147,7 +103,7 @@ class OpenAIChat:
         settings = self.settings
         headers = {"Content-Type": "application/json", "User-Agent": "kiseki"}
         # Once per session and not through aiohttp's `trust_env`, which looks at the environment and ~/.netrc on every request.
-        self._proxy = proxy_for(self._url)
+        self._proxy = proxy_for(self._dialect.url)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=DNS_SECONDS),
             timeout=aiohttp.ClientTimeout(total=settings.call_timeout, sock_connect=CONNECT_SECONDS),
@@ -185,12 +141,11 @@ async def read_body(response: aiohttp.ClientResponse, most: int, more: ProviderE
     return parts[0] if len(parts) == 1 else b"".join(parts)[:most]
 
 
-async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings) -> WireCompletion:
-    """The whole answer of a streamed one, or the chunk that says what went wrong.
+async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings, reply: StreamedReply) -> StreamedReply:
+    """All of a streamed answer, put into `reply`.
 
     Raises `StreamStalled` where it began and then nothing came any more, `TimeoutError` where it was only too slow.
     """
-    reply = StreamedReply()
     heard = time.perf_counter()
     while True:
         try:
@@ -209,7 +164,7 @@ async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await response.read()
             break
-    return reply.result()
+    return reply
 
 
 def _reason(error: Exception) -> str:

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiseki.errors import BadResponse
-from kiseki.models.failures import error_inside
+from kiseki.errors import BadResponse, RateLimited
+from kiseki.models.dialects.chat_reply import decode_completion, reply_of
+from kiseki.models.dialects.chat_stream import StreamedChat
 from kiseki.models.mock_answer import completion, events
 from kiseki.models.mock_script import Asked, AskedMessage, MockConfig, ScriptedCall, Situation, Turn
-from kiseki.models.stream import StreamedReply
-from kiseki.models.wire import decode_completion, reply_of
 from kiseki.trajectory.types import Message
 
 TURN = Turn(
@@ -31,8 +30,8 @@ def answer_of(turn: Turn, field: str = "reasoning") -> dict[str, Any]:
     return completion(MockConfig(reasoning_field=field), asked, Situation("x", 0, ""), turn, "", 100)
 
 
-def assemble(chunks: list[bytes]) -> StreamedReply:
-    reply = StreamedReply()
+def assemble(chunks: list[bytes]) -> StreamedChat:
+    reply = StreamedChat()
     for chunk in chunks:
         reply.feed(chunk)
     return reply
@@ -157,8 +156,9 @@ def test_reasoning_details_are_put_back_together() -> None:
 def test_an_error_chunk_ends_the_reply() -> None:
     body = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"error":{"code":429,"message":"slow"},"choices":[]}\n\n'
     reply = assemble([body])
-    assert reply.error is not None
-    assert "slow" in str(error_inside(reply.error))
+    assert reply.ended
+    with pytest.raises(RateLimited, match="slow"):
+        reply.reply(0.0, 0.0)
 
 
 def test_what_is_no_chunk() -> None:

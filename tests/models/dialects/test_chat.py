@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from kiseki.errors import BadResponse
 from kiseki.models.base import ChatReply, ToolSchema
-from kiseki.models.endpoints import LOCAL, OPENROUTER, UNKNOWN, host_of
-from kiseki.models.wire import decode_completion, encode, encode_tools, object_text, reply_of, wire_message
+from kiseki.models.dialects.base import encode
+from kiseki.models.dialects.chat import encode_tools, object_text, wire_message
+from kiseki.models.dialects.chat_reply import decode_completion, reply_of
+from kiseki.models.hosts import LOCAL, OPENROUTER, UNKNOWN, host_of
 from kiseki.trajectory.types import Message, ToolCall, Usage
 
 

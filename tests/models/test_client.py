@@ -24,10 +24,12 @@ from kiseki.errors import (
 )
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.models.client import HttpClient
+from kiseki.models.dialects.opening import open_dialect
 from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import open_client
 from kiseki.models.mock_script import REASONING_FIELDS
 from kiseki.models.mock_server import MockServer
-from kiseki.models.openai_chat import OpenAIChat
 from kiseki.trajectory.types import Message, ToolCall
 
 KEY = "sk-or-v1-0123456789abcdef"
@@ -152,7 +154,7 @@ def test_the_request_to_a_local_server() -> None:
         "max_tokens": 100,
         "temperature": 0.0,
         "top_p": 0.5,
-        "chat_template_kwargs": {"enable_thinking": False},
+        "chat_template_kwargs": {"enable_thinking": False, "thinking": False},
         "messages": [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "What time is it?"},
@@ -244,7 +246,8 @@ def test_the_key_is_never_told(stream: bool) -> None:
 
 
 def test_no_part_of_the_key_is_left_where_words_are_cut() -> None:
-    client = OpenAIChat(ModelSettings("m", "http://127.0.0.1:1/v1", api_key=KEY))
+    settings = ModelSettings("m", "http://127.0.0.1:1/v1", api_key=KEY)
+    client = HttpClient(settings, open_dialect(settings))
     for padding in range(470, 500):
         assert "sk-" not in client._shown("x" * padding + KEY + "y" * 100)
 
@@ -259,7 +262,7 @@ def test_nobody_there() -> None:
 
 def test_bad_settings_are_refused_before_any_request() -> None:
     with pytest.raises(UsageError):
-        OpenAIChat(ModelSettings("m", "http://127.0.0.1:1/v1", provider_sort="price"))
+        open_client(ModelSettings("m", "http://127.0.0.1:1/v1", provider_sort="price"))
 
 
 def test_many_calls_at_once() -> None:

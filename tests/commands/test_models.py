@@ -1,0 +1,344 @@
+"""`kiseki models check` against endpoints that can all, some or nothing of it, over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from support import kiseki
+
+from kiseki.commands.main import main
+from kiseki.models import checking
+from kiseki.models.mock_server import MockServer
+
+BLUE = {"name": "look_up_code", "arguments": {"colour": "blue"}}
+RED = {"name": "look_up_code", "arguments": {"colour": "red"}}
+THINKS = "All but nine run away, so nine are left."
+LEGS = {"match": "How many legs", "turns": [{"content": '{"legs_counted": 4}'}]}
+READY = {"match": "ready", "turns": [{"content": "ready"}]}
+PARALLEL = {"match": "blue and red", "turns": [{"tool_calls": [BLUE, RED]}]}
+LOOP = {"match": "colour blue", "turns": [{"tool_calls": [BLUE]}, {"content": "It is {{last_tool_result}}."}]}
+SHEEP = {"match": "sheep", "turns": [{"content": "9", "reasoning": THINKS}]}
+ALL = [PARALLEL, LOOP, SHEEP, LEGS, READY]
+OLLAMA = "registry.ollama.ai/library/gemma3:latest does not support tools"
+VLLM = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+Refusal = Callable[[dict[str, Any]], str | None]
+
+
+@contextmanager
+def gate(server: MockServer, refuses: Refusal) -> Iterator[str]:
+    """A base URL where requests get a 400 with the words that `refuses` has for them; the others go on to `server`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._pass_on("GET", b"")
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            words = refuses(json.loads(body))
+            if words is None:
+                self._pass_on("POST", body)
+            else:
+                self._answer(400, "application/json", json.dumps({"error": {"message": words}}).encode())
+
+        def _pass_on(self, method: str, body: bytes) -> None:
+            with closing(http.client.HTTPConnection(urlsplit(server.base_url).netloc)) as connection:
+                connection.request(method, self.path, body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                self._answer(response.status, response.headers["Content-Type"], response.read())
+
+        def _answer(self, status: int, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    door = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=door.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{door.server_port}/v1"
+    finally:
+        door.shutdown()
+        thread.join()
+        door.server_close()
+
+
+class Found:
+    """What the command said with --json."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.err = status, err
+        self.report = json.loads(out)
+        self.checks = {each["check"]: each for each in self.report["checks"]}
+        self.works = {each["check"]: each["works"] for each in self.report["checks"]}
+
+    def words(self, check: str) -> str:
+        return str(self.checks[check]["words"])
+
+
+Check = Callable[..., Found]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    def run(base_url: str, *flags: str) -> Found:
+        status = main(["models", "check", "--json", "--model=m", f"--base_url={base_url}", *flags])
+        said = capsys.readouterr()
+        return Found(status, said.out, said.err)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("api_mode", "others"),
+    [
+        ("chat", {}),
+        ("anthropic", {"seed": "untried", "token ids": "untried", "prompt cache": "yes", "context length": "no"}),
+        ("responses", {"seed": "untried", "token ids": "untried"}),
+    ],
+)
+def test_all_works(check: Check, api_mode: str, others: dict[str, str]) -> None:
+    with MockServer(ALL, list_prices=True) as server:
+        found = check(server.base_url, f"--api_mode={api_mode}")
+    assert found.status == 0
+    assert found.works == {
+        "plain": "yes",
+        "streaming": "yes",
+        "tools, auto": "yes",
+        "parallel tools": "yes",
+        "reasoning": "yes",
+        "no reasoning": "no",  # the script reasons whatever it is asked
+        "json": "yes",
+        "seed": "yes",
+        "token ids": "yes",
+        "prompt cache": "no",
+        "usage and cost": "yes",
+        "context length": "yes",
+        **others,
+    }
+    assert found.report["flags"] == ["--model=m", f"--base_url={server.base_url}", f"--api_mode={api_mode}"]
+    assert found.report["needed"] == []
+    assert found.checks["tools, auto"]["calls"] == 2 and found.checks["tools, auto"]["prompt_tokens"] > 0
+    assert api_mode == "anthropic" or found.words("context length") == "listed: 131,072 tokens"
+    assert found.err.splitlines() == [f"asking: {each}" for each in found.works]
+
+
+def test_what_is_sent_is_small_and_what_the_flags_say(check: Check) -> None:
+    with MockServer(ALL, record=100) as server:
+        check(server.base_url, "--reasoning_effort=high", "--temperature=0.5", '--extra_body={"top_k": 3}')
+        sent = [each["body"] for each in server.stats(log=True)["log"]]
+    assert len(sent) < 20
+    assert all(body["max_tokens"] == checking.MOST_THINKING and body["top_k"] == 3 for body in sent)
+    assert "temperature" not in sent[0] and "reasoning_effort" not in sent[0], "the first call has nothing to refuse"
+    assert all(body["temperature"] == 0.5 and body["reasoning_effort"] == "high" for body in sent if body.get("tools"))
+    assert sum(body.get("stream", False) for body in sent) == 1
+    assert [body["seed"] for body in sent if "seed" in body] == [7, 7]
+    assert [body["response_format"]["type"] for body in sent if "response_format" in body] == ["json_schema"]
+
+
+def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    with MockServer(ALL) as server:
+        assert main(["models", "check", "--model=m", f"--base_url={server.base_url}", "--top_p=0.9", "--api_key=sk-mine"]) == 0
+    said = capsys.readouterr().out
+    for words in ("2 calls in one reply", "Rollouts with tools are possible", "Also possible: --stream, --capture_tokens"):
+        assert words in said
+    command = said.strip().splitlines()[-1]
+    assert command.startswith("kiseki batch --dataset_file=prompts.jsonl ") and command.endswith(" --top_p=0.9")
+    assert "sk-mine" not in said
+
+
+@pytest.mark.parametrize("words", [OLLAMA, VLLM])
+def test_where_tools_are_refused_its_own_words_say_why(check: Check, words: str) -> None:
+    with MockServer([READY]) as server, gate(server, lambda body: words if "tools" in body else None) as base_url:
+        found = check(base_url)
+    assert found.status == 3
+    assert words in found.words("tools, auto")
+    assert {name: works for name, works in found.works.items() if name.startswith("tools")} == {
+        "tools, auto": "no",
+        "tools, json": "no",
+        "tools, hermes": "no",
+    }
+    assert found.report["tools"] == "" and "parallel tools" not in found.works
+
+
+@pytest.mark.parametrize(
+    ("refuses", "flags", "expected"),
+    [
+        (lambda body: "no streams here" if body.get("stream") else None, ("--stream",), []),
+        (lambda body: None if body.get("stream") else "only streams here", (), ["--stream"]),
+        (lambda body: "no streams here" if body.get("stream") else None, (), []),
+    ],
+)
+def test_the_flags_have_the_transport_that_works(
+    check: Check, refuses: Refusal, flags: tuple[str, ...], expected: list[str]
+) -> None:
+    with MockServer(ALL) as server, gate(server, refuses) as base_url:
+        found = check(base_url, *flags)
+    assert found.status == 0 and found.works["tools, auto"] == "yes"
+    assert found.report["flags"][2:] == expected
+    refused = "plain" if expected else "streaming"
+    assert "streams here" in found.words(refused) and found.works[refused] == "no"
+    assert bool(found.report["needed"]) is (bool(flags) or bool(expected))
+
+
+def test_a_model_without_reasoning(check: Check) -> None:
+    script = [PARALLEL, LOOP, {"match": "sheep", "turns": [{"content": "9"}]}, READY]
+    with MockServer(script) as server:
+        found = check(server.base_url, "--reasoning_effort=low")
+    assert found.works["reasoning"] == "no" and found.words("reasoning") == "there is none with --reasoning_effort=low"
+    assert found.works["no reasoning"] == "untried" and found.checks["no reasoning"]["calls"] == 0
+
+
+def test_reasoning_whose_text_is_kept_back(check: Check) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 40}}
+    with MockServer([{"match": "sheep", "turns": [{"content": "9", "usage": usage}]}, *ALL]) as server:
+        found = check(server.base_url)
+    assert found.works["reasoning"] == "partly" and found.words("reasoning").startswith("40 tokens, but")
+
+
+@pytest.mark.parametrize(
+    ("turns", "works", "words"),
+    [
+        ([{"content": "7421, I guess."}], "no", "it answers without the tool: “7421, I guess.”"),
+        ([{"content": "", "finish_reason": "length"}], "no", "nothing within the limit of --max_tokens"),
+        ([{"tool_calls": [{"name": "search", "arguments": {}}]}], "no", "it calls 'search', which is no tool"),
+        ([{"tool_calls": [{**BLUE, "arguments": '{"colour": '}]}], "no", "the arguments of its call are no JSON object"),
+        ([{"tool_calls": [{**BLUE, "arguments": {"color": "blue"}}]}], "no", "has not the arguments that the schema asks for"),
+        ([{"tool_calls": [BLUE]}, {"content": "Done."}], "partly", "the answer has not the tool's result: “Done.”"),
+        ([{"tool_calls": [BLUE]}], "partly", "again and again, 4 times"),
+        ([{"tool_calls": [BLUE]}, {"fault": {"kind": "bad_request"}}], "no", "the result is refused: HTTP 400"),
+        (
+            [{"tool_calls": [BLUE, RED], "fault": {"kind": "missing_ids"}}, {"content": "It is 7421."}],
+            "yes",
+            "has the tool's result",
+        ),
+    ],
+)
+def test_what_the_tool_loop_sees(check: Check, turns: list[dict[str, Any]], works: str, words: str) -> None:
+    with MockServer([PARALLEL, {"match": "colour blue", "turns": turns}, READY]) as server:
+        found = check(server.base_url, "--tool_call_mode=native")
+    assert found.works["tools, native"] == works and words in found.words("tools, native")
+
+
+def test_a_failed_check_says_why_and_the_others_go_on(check: Check) -> None:
+    broken = {"match": "sheep", "turns": [{"fault": {"kind": "error_500"}}]}
+    with MockServer([broken, *ALL]) as server:
+        found = check(server.base_url)
+    assert found.status == 0
+    assert found.words("reasoning") == "HTTP 500: The server had an error while processing your request."
+    assert found.checks["reasoning"]["calls"] == 1 and found.works["no reasoning"] == "no" and found.works["json"] == "yes"
+
+
+def test_a_failure_that_passes_is_none(check: Check) -> None:
+    once = {"match": "sheep", "turns": [{"content": "9", "reasoning": THINKS, "fault": {"kind": "error_503", "times": 1}}]}
+    with MockServer([once, *ALL]) as server:
+        assert check(server.base_url).works["reasoning"] == "yes"
+
+
+def test_fields_that_a_host_does_not_document_are_not_tried(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_localhost(base_url: str) -> Any:
+        return TOGETHER if "127.0.0.1" in base_url else UNKNOWN
+
+    from kiseki.models.dialects import chat
+    from kiseki.models.hosts import HOSTS, UNKNOWN
+
+    TOGETHER = next(each for each in HOSTS if each.name == "Mistral")
+    monkeypatch.setattr(chat, "host_of", of_localhost)
+    with MockServer(ALL) as server:
+        found = check(server.base_url)
+    assert found.works["token ids"] == "untried" and "--capture_tokens: no documented field" in found.words("token ids")
+
+
+def test_fallbacks_are_tried_too(check: Check) -> None:
+    with MockServer(ALL) as server, gate(server, lambda body: "no tools" if body["model"] == "b" else None) as base_url:
+        found = check(base_url, "--fallback_model=a,b")
+    assert found.works["fallback a"] == "yes" and found.works["fallback b"] == "no"
+    assert found.report["flags"][-1] == "--fallback_model=a,b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "words"),
+    [
+        ("auth", 2, "HTTP 401: Incorrect API key provided: Bearer ***.; the key comes from --api_key or the environment"),
+        ("no_credit", 2, "HTTP 402: Insufficient credits."),
+        ("no_vision", 2, "HTTP 404: No endpoints found that support image input.; --model or --base_url names what is not there"),
+        ("stall", 1, "No whole answer from"),
+        ("stream_stall", 1, "No whole answer from"),
+    ],
+)
+def test_what_makes_every_check_useless_is_said_once(
+    kind: str, status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockServer([{"turns": [{"content": "a long enough reply", "fault": {"kind": kind}}]}]) as server:
+        flags = ("--model=m", f"--base_url={server.base_url}", "--api_key=sk-mine", "--call_timeout=0.5")
+        assert main(["models", "check", *flags]) == status
+        calls = server.stats()["requests"] if "requests" in server.stats() else server.stats()["calls"]
+    said = capsys.readouterr()
+    assert words in said.err.splitlines()[-1] and "sk-mine" not in said.err and said.out == ""
+    assert calls == 1
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert main(["models", "check", "--model=m", f"--base_url=http://127.0.0.1:{port}/v1"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].endswith(f"No connection to http://127.0.0.1:{port}/v1/chat/completions: Connection refused")
+
+
+def test_a_hang_later_on_costs_its_own_check_only(check: Check) -> None:
+    hangs = {"match": "sheep", "turns": [{"fault": {"kind": "stall"}}]}
+    with MockServer([hangs, *ALL]) as server:
+        found = check(server.base_url, "--call_timeout=0.5")
+    assert found.status == 0 and found.works["json"] == "yes"
+    assert "No whole answer from" in found.words("reasoning")
+
+
+def test_all_of_it_has_a_bound(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "ALL_SECONDS", -1.0)
+    with MockServer(ALL) as server:
+        found = check(server.base_url)
+        assert server.stats()["calls"] == 0
+    assert found.status == 3 and found.works["plain"] == found.works["json"] == "untried"
+    assert found.words("tools, auto") == "the time for all checks (-1 s) was over"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("chekc",), "kiseki models has no 'chekc'; did you mean kiseki models check?"),
+        (("check", "--modle=m"), "unknown flag --modle=m; did you mean --model?"),
+        (("check", "--model=m", "--base_url=ftp://x"), "is not an http:// or https:// URL"),
+        (("check", "--model=builtin/practice"), "there is nothing to check"),
+        (("check", "--model=m", "--base_url=https://openrouter.ai/api/v1"), "No API key for openrouter.ai"),
+        (("check", "--model=m", "--base_url=http://127.0.0.1:1/v1", "--provider_sort=price"), "are OpenRouter's"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_status_2(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    done = kiseki("models", *arguments, cwd=tmp_path, status=2)
+    assert says in done.stderr and len(done.stderr.splitlines()) == 1 and done.stdout == ""
+
+
+def test_alone_it_teaches(tmp_path: Path) -> None:
+    alone, helps = kiseki("models", cwd=tmp_path), kiseki("models", "--help", cwd=tmp_path)
+    assert alone.stdout == helps.stdout and "kiseki models check --model=" in alone.stdout
+    assert "exit status" in kiseki("models", "check", "--help", cwd=tmp_path).stdout

@@ -1,0 +1,150 @@
+"""Models that are asked where the run's own is gone or refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kiseki.errors import AuthError, BadRequest, ContextLengthExceeded, ProviderError
+from kiseki.models.base import ChatModel, ChatReply, ChatRequest
+from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import open_model
+from kiseki.models.fallback import is_gone
+from kiseki.models.mock_server import MockServer
+from kiseki.models.prices import Price
+from kiseki.trajectory.record import usage_of
+from kiseki.trajectory.types import Message, ModelCall, Record, ToolCall, Usage
+
+PROMPT = (Message("user", "hi"),)
+ANSWER: list[dict[str, Any]] = [{"turns": [{"content": "from {{model}}"}]}]
+
+
+def failing(kind: str) -> list[dict[str, Any]]:
+    usage = {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42}
+    return [{"turns": [{"content": "from {{model}}", "usage": usage, "fault": {"kind": kind}}]}]
+
+
+def ask(first: MockServer, *others: MockServer, requests: Sequence[ChatRequest] = (ChatRequest(PROMPT),)) -> list[ChatReply]:
+    """The replies of the model "own", which falls back to "other-0", "other-1", … in one process."""
+    fallback = tuple(ModelSettings(f"other-{at}", each.base_url, max_retries=0) for at, each in enumerate(others))
+    settings = ModelSettings("own", first.base_url, max_retries=0, fallback=fallback)
+
+    async def run() -> list[ChatReply]:
+        model: ChatModel = open_model(settings)
+        try:
+            return [await model.complete(request) for request in requests]
+        finally:
+            await model.close()
+
+    return asyncio.run(run())
+
+
+def test_a_model_that_answers_is_the_only_one_asked() -> None:
+    with MockServer(ANSWER) as own, MockServer(ANSWER) as other:
+        (reply,) = ask(own, other)
+        assert (reply.message.content, reply.call.fallback) == ("from own", "")
+        assert other.stats()["calls"] == 0
+
+
+def test_a_model_that_is_gone_is_asked_once() -> None:
+    with MockServer(failing("no_model")) as own, MockServer(ANSWER) as other:
+        replies = ask(own, other, requests=[ChatRequest(PROMPT)] * 3)
+        assert [(each.message.content, each.call.fallback) for each in replies] == [("from other-0", "other-0")] * 3
+        assert own.stats()["calls"] == 1
+
+
+@pytest.mark.parametrize("kind", ["bad_request", "content_filter", "error_500", "not_json"])
+def test_one_that_refuses_or_fails_is_asked_again_next_time(kind: str) -> None:
+    with MockServer(failing(kind)) as own, MockServer(ANSWER) as other:
+        replies = ask(own, other, requests=[ChatRequest(PROMPT)] * 2)
+        assert [each.call.fallback for each in replies] == ["other-0"] * 2
+        assert own.stats()["calls"] == 2
+
+
+def test_what_a_refusal_took_is_counted_once_and_apart() -> None:
+    with MockServer(failing("content_filter"), report_cost=False) as own, MockServer(ANSWER) as other:
+        (reply,) = ask(own, other)
+    assert reply.call.refused == Usage(prompt_tokens=40, completion_tokens=2)
+    assert reply.call.usage.prompt_tokens < 40
+    record = Record("k", 0, 1, 0, PROMPT, 1, "completed", "answered", "own", (), "", calls=(reply.call,))
+    assert usage_of(record).prompt_tokens == reply.call.usage.prompt_tokens + 40
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("auth", AuthError), ("no_credit", AuthError), ("context_length", ContextLengthExceeded)]
+)
+def test_what_the_next_model_would_meet_too_is_no_reason(kind: str, error: type[ProviderError]) -> None:
+    with MockServer(failing(kind)) as own, MockServer(ANSWER) as other:
+        with pytest.raises(error):
+            ask(own, other)
+        assert other.stats()["calls"] == 0
+
+
+def test_each_in_its_order_and_the_last_ones_word_counts() -> None:
+    with MockServer(failing("no_model")) as own, MockServer(failing("content_filter")) as second, MockServer(ANSWER) as third:
+        assert ask(own, second, third)[0].call.fallback == "other-1"
+    with MockServer(failing("no_model")) as own, MockServer(failing("content_filter")) as second:
+        (reply,) = ask(own, second)
+        assert (reply.call.finish_reason, reply.call.fallback) == ("content_filter", "other-0")
+    with MockServer(failing("content_filter")) as own, MockServer(failing("bad_request")) as second, pytest.raises(BadRequest):
+        ask(own, second)
+
+
+def test_refusals_of_a_model_with_a_fallback_do_not_stop_a_run() -> None:
+    with MockServer(failing("bad_request")) as own, MockServer(ANSWER) as other:
+        replies = ask(own, other, requests=[ChatRequest(PROMPT)] * 60)
+    assert {each.call.fallback for each in replies} == {"other-0"}
+
+
+def test_what_one_model_signed_goes_back_to_it_alone() -> None:
+    details = [{"type": "reasoning.text", "text": "hm", "signature": "mine"}]
+    turn = {"tool_calls": [{"name": "look", "arguments": {}}], "message": {"reasoning_details": details}}
+    with MockServer([{"turns": [turn, {"content": "done", "fault": {"kind": "content_filter"}}]}], record=9) as own:
+        with MockServer([{"turns": [turn, {"content": "done"}]}], record=9) as other:
+            encoded: list[bytes] = []
+            (first,) = ask(own, other, requests=[ChatRequest(PROMPT, encoded=encoded)])
+            assert first.message.provider_fields["reasoning_details"] == details
+            call = ToolCall("c1", "look", "{}")
+            said = Message("assistant", provider_fields=first.message.provider_fields, tool_calls=(call,), reasoning="hm")
+            messages = (*PROMPT, said, Message("tool", "seen", tool_call_id="c1", name="look"))
+            (second,) = ask(own, other, requests=[ChatRequest(messages, encoded=encoded)])
+            assert second.call.fallback == "other-0"
+            sent_own = own.stats(log=True)["log"][-1]["body"]["messages"][1]
+            sent_other = other.stats(log=True)["log"][-1]["body"]["messages"][1]
+    assert sent_own["reasoning_details"] == details
+    assert "reasoning_details" not in sent_other and "answered_by" not in sent_other | sent_own
+    assert sent_other["reasoning"] == "hm"
+
+
+@pytest.mark.parametrize(
+    ("words", "gone"),
+    [
+        ("HTTP 400: my-model is not a valid model ID", True),
+        ("HTTP 400: The model `llama-2` has been decommissioned and is no longer supported.", True),
+        ("HTTP 400: Model Not Exist: no such model", True),
+        ("HTTP 400: Invalid value for 'messages'.", False),
+        ("HTTP 400: this model does not support tools", False),
+    ],
+)
+def test_words_for_a_model_that_is_gone(words: str, gone: bool) -> None:
+    assert is_gone(BadRequest(words, status=400)) is gone
+
+
+def test_a_fallbacks_calls_are_priced_by_its_own_price() -> None:
+    with MockServer(failing("no_model")) as own, MockServer(ANSWER, report_cost=False) as other:
+        price = Price(input=1.0, output=2.0)
+        fallback = (ModelSettings("dear", other.base_url, price=price),)
+        settings = ModelSettings("own", own.base_url, price=Price(), fallback=fallback)
+
+        async def run() -> ModelCall:
+            model = open_model(settings)
+            try:
+                return (await model.complete(ChatRequest(PROMPT))).call
+            finally:
+                await model.close()
+
+        call = asyncio.run(run())
+    assert call.usage.cost == price.of_usage(call.usage) > 0
