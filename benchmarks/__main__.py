@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 9 minutes for all."""
+"""`python -m benchmarks [NAME …] [--json FILE]`: measure and print; every benchmark, or those named. About 10 minutes for all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from rich.console import Console
 from benchmarks.figures import Result, load, machine, show, today
 from kiseki.errors import KisekiError
 
-NAMES = ("calls", "concurrency", "sandbox", "containers", "startup", "plan", "progress", "memory", "large", "compress")
+NAMES = (
+    *("calls", "dialects", "concurrency", "sandbox", "containers", "startup", "plan", "progress", "memory", "large", "compress"),
+)
 LOG_WIDTH = 160
 """Columns where stdout is no terminal."""
 

@@ -41,11 +41,11 @@ def main() -> Result:
                 if number < PLAIN_ROUNDS:
                     plain.append(run_child("engine:run", tools="tool_plain.py", **common))
             rounds.append((engine, floor))
-    engines = [_engine_ms(engine) for engine, _ in rounds]
+    engines = [engine_ms(engine) for engine, _ in rounds]
     floors = [_marginal(floor, lambda sample: sample.cpu) for _, floor in rounds]
     ratio = median(engine / floor for engine, floor in zip(engines, floors, strict=True))
     floor_ms = median(floors)
-    plain_ms = median(_engine_ms(plain[at : at + 2]) for at in range(0, len(plain), 2))
+    plain_ms = median(engine_ms(plain[at : at + 2]) for at in range(0, len(plain), 2))
 
     def part(*names: str) -> float:
         return median(_marginal(e, lambda sample: sum(sample.result[name] for name in names)) for e, _ in rounds)
@@ -77,7 +77,8 @@ def main() -> Result:
     )
 
 
-def _engine_ms(pair: list[Sample]) -> float:
+def engine_ms(pair: list[Sample]) -> float:
+    """Of a small and a large run of the engine, milliseconds per model call between them."""
     return _marginal(pair, lambda sample: sample.cpu - sum(sample.result[name] for name in APART))
 
 

@@ -43,6 +43,8 @@ def run(
     sandbox: str = "local",
     engine: str = "inprocess",
     num_workers: int = 2,
+    api_mode: str = "chat",
+    stream: bool = False,
 ) -> dict[str, float]:
     """Run a batch run of `rollouts` prompts. Returns seconds and, for memory, KB.
 
@@ -56,7 +58,7 @@ def run(
             dataset_file=str(write_dataset(folder / "prompts.jsonl", rollouts)),
             batch_size=25,
             run_name="run",
-            model=ModelSettings(model=MODEL, base_url=base_url),
+            model=ModelSettings(model=MODEL, base_url=base_url, api_mode=api_mode, stream=stream),
             distribution=str(write_distribution(folder / "distribution.yaml", "bench" if tools else "terminal")),
             max_turns=max_turns,
             num_workers=num_workers,

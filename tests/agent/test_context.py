@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiseki import AgentResult, AIAgent, tool
-from kiseki.agent.context import Context, Window
+from kiseki.agent.context import Context, OnContextFull, Window
 from kiseki.errors import UsageError
 from kiseki.models.mock_server import MockServer
 from kiseki.trajectory.record import results_cut, summarize
@@ -52,10 +52,10 @@ def test_what_the_next_call_takes_is_foreseen(reply: int, fits: bool) -> None:
     assert context.has_room(said) is fits
 
 
-@pytest.mark.parametrize(("took", "fits"), [(700, True), (1000, True), (1400, False)])
-def test_a_token_of_this_text_has_as_few_bytes_as_the_last_calls_showed(took: int, fits: bool) -> None:
-    """Never more than three, though: it is not known whether the next text is such prose, too."""
-    context, said = after([CALL, result(3000), CALL, result(3000)], Window(took + 1500, 100), [answered(350), answered(350 + took)])
+@pytest.mark.parametrize(("took", "window", "fits"), [(600, 1800, True), (600, 1650, False), (1400, 2900, False)])
+def test_a_token_of_this_text_has_about_the_bytes_that_the_last_calls_showed(took: int, window: int, fits: bool) -> None:
+    """The first result took so many tokens, and the next is as long."""
+    context, said = after([CALL, result(3000), CALL, result(3000)], Window(window, 100), [answered(350), answered(350 + took)])
     assert context.has_room(said) is fits
 
 
@@ -88,27 +88,27 @@ def test_without_a_window_and_before_the_first_call_nothing_is_known() -> None:
     assert Context([USER], (), Window(10)).has_room([])
 
 
-TRUNCATE = "truncate_tool_outputs"
+TRUNCATE: OnContextFull = "truncate_tool_outputs"
 
 
 def test_the_oldest_results_are_cut_until_there_is_room_for_some_turns() -> None:
-    turns = [CALL, result(9000, "a"), CALL, result(9000, "b"), CALL, result(9000, "c"), CALL, result(9000, "d")]
-    calls = [answered(350 + 3010 * number, 10) for number in range(4)]
-    context, said = after(turns, Window(12_880, 500, TRUNCATE), calls)
+    turns = [each for letter in "abcd" for each in (CALL, result(12_000, letter))]
+    calls = [answered(350 + 4010 * number, 10) for number in range(4)]
+    context, said = after(turns, Window(17_200, 500, TRUNCATE), calls)
     encoded = context.encoded
-    assert context.has_room(said), "12,895 tokens are to be 10,304 at most: one result less"
+    assert context.has_room(said), "17,334 tokens are to be 13,760 at most: one result less"
     cut, *whole = lengths(context)
-    assert whole == [9000] * 3
+    assert whole == [12_000] * 3
     assert 1000 < cut < 1100
     text = context.messages[2].content
     assert (text[:500], text[-500:]) == ("<" + "a" * 499, "a" * 499 + ">")
-    assert "8,000 of 9,000 characters left out" in text
+    assert "11,000 of 12,000 characters left out" in text
     assert context.messages[2].tool_call_id == "1"
-    assert said[1] == result(9000, "a")
-    assert list(context.cuts.values()) == [ContextCut(4, 1, 1000, 9000)]
+    assert said[1] == result(12_000, "a")
+    assert list(context.cuts.values()) == [ContextCut(4, 1, 1000, 12_000)]
     assert context.encoded is not encoded, "what was encoded has it whole"
     encoded = context.encoded
-    context.heard(answered(9700, 10))
+    context.heard(answered(13_000, 10))
     said += [CALL, result(300)]
     assert context.has_room(said)
     assert context.encoded is encoded, "nothing was cut, and the prefix is the same"
@@ -285,7 +285,7 @@ def test_sub_agents_have_the_same_policy() -> None:
     script = [{"match": "^part", "turns": [calls(9000), calls(9000), ANSWER]}, {"turns": [delegate, ANSWER]}]
     for policy, outcome in (("stop", "partial"), ("truncate_tool_outputs", "completed")):
         with MockServer(script=script) as server:
-            settings: dict[str, Any] = {"context_length": 5800, "max_tokens": 200, "on_context_full": policy}
+            settings: dict[str, Any] = {"context_length": 5000, "max_tokens": 200, "on_context_full": policy}
             agent = AIAgent("m", base_url=server.base_url, enabled_toolsets=["delegation"], tools=[dump], **settings)
             made = agent.run_conversation("go")
         assert made.completed

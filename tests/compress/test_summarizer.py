@@ -340,3 +340,19 @@ def test_a_server_of_one_s_own_needs_no_key() -> None:
     with MockServer([says(GOOD)], record=1) as server:
         assert asyncio.run(work()).text == GOOD
         assert "authorization" not in server.stats(log=True)["log"][0]["headers"]
+
+
+def test_the_built_in_language_model_needs_neither_key_nor_endpoint() -> None:
+    """Whatever so small a model says: here everything that is shorter than the turns is a summary."""
+    config = CompressionConfig(model="builtin/smollm2", summary_target_tokens=30, max_retries=0)
+
+    async def work() -> Answer:
+        summarizer = open_summarizer(config, {}, words)
+        try:
+            return await summarizer.ask(an_ask(region_tokens=10_000, room=10_000))
+        finally:
+            await summarizer.close()
+
+    answer = asyncio.run(work())
+    assert answer.calls == 1
+    assert answer.text or "did not fit into 60 tokens" in answer.error

@@ -270,6 +270,7 @@ def test_parquet() -> None:
         "failed": False,
     }
     used = {"prompt_tokens": 0, "completion_tokens": 0, "reasoning_tokens": 0, "cached_tokens": 0, "cost": 0.0}
+    used["cache_write_tokens"] = 0
     assert row == {
         "messages": [
             {"role": "user", "content": "q", "reasoning": "", **blank, "trained": False},

@@ -177,6 +177,7 @@ def test_what_sqlite_says_leaves_a_ledger_in_words(tmp_path: Path) -> None:
 
 TO_VERSION_3 = """
 ALTER TABLE attempts DROP COLUMN context_cuts;
+ALTER TABLE attempts DROP COLUMN cache_write_tokens;
 PRAGMA user_version = 3;
 """
 TO_VERSION_2 = f"""
@@ -226,8 +227,8 @@ def test_a_ledger_of_an_older_version_is_brought_to_this_one(tmp_path: Path, bac
     assert (after[:2], [row["prompt"] for row in after]) == (before, ["a", "b", "c"])
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT suspect FROM rollouts").fetchall() == [(0,)] * 3
-        (line,) = db.execute("SELECT tool_timeouts, redacted, children, context_cuts FROM attempts LIMIT 1")
-        assert line == (0, 0, 0, 0)
+        (line,) = db.execute("SELECT tool_timeouts, redacted, children, context_cuts, cache_write_tokens FROM attempts LIMIT 1")
+        assert line == (0, 0, 0, 0, 0)
         (config,) = db.execute("SELECT config FROM attempts LIMIT 1").fetchone()
         assert (config == "") is (back == TO_VERSION_1)
 

@@ -230,7 +230,7 @@ def test_the_request_to_openrouter(behind_proxy: Callable[[MockServer], None]) -
 def test_the_request_to_openai(behind_proxy: Callable[[MockServer], None]) -> None:
     with MockServer(record=1) as server:
         behind_proxy(server)
-        fields: dict[str, Any] = {"api_key": KEY, "max_tokens": 50, "reasoning_effort": "minimal"}
+        fields: dict[str, Any] = {"api_key": KEY, "api_mode": "chat", "max_tokens": 50, "reasoning_effort": "minimal"}
         with_client("http://api.openai.com/v1", lambda client: client.complete(ChatRequest(PROMPT, seed=1)), **fields)
         body, _ = body_and_headers(server)
     messages = [{"role": "user", "content": "What time is it?"}]

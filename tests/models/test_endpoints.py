@@ -133,7 +133,7 @@ def test_fields_by_host(base_url: str, fields: dict[str, Any], sent: dict[str, A
 @pytest.mark.parametrize(
     ("base_url", "fields", "said"),
     [
-        (OPENAI, {"reasoning_effort": "ultra"}, "OpenAI documents only none, minimal"),
+        (OPENAI, {"reasoning_effort": "ultra"}, "documents only none, minimal"),
         (OPENAI, {"reasoning_effort": "huge"}, ", ".join(EFFORTS)),
         (OPENAI, {"providers_allowed": ("x",)}, "OpenRouter's"),
         (VLLM, {"provider_sort": "price"}, "OpenRouter's"),

@@ -121,3 +121,11 @@ def test_a_row_is_of_one_piece(host: Host) -> None:
 def test_openai_is_asked_by_the_api_that_takes_tools_and_reasoning_together() -> None:
     assert OPENAI.api_mode == "responses"
     assert host_of("https://api.anthropic.com/v1").api_mode == "anthropic"
+
+
+@pytest.mark.parametrize(("address", "sent"), [("https://api.deepseek.com", " "), ("https://api.groq.com/openai/v1", None)])
+def test_a_turn_without_reasoning_has_a_blank_where_the_host_insists(address: str, sent: str | None) -> None:
+    dialect = open_dialect(ModelSettings("m", address))
+    turns = (Message("user", "hello"), Message("assistant", "hi"), Message("user", "again"))
+    body, _ = dialect.encode(ChatRequest(turns))
+    assert json.loads(body)["messages"][1].get("reasoning_content") == sent

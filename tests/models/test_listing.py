@@ -186,6 +186,15 @@ def test_servers_that_say_it_elsewhere(path: str, answer: Any) -> None:
     assert asked[-1] == (path, "")
 
 
+@pytest.mark.parametrize("base", ["", "/v1"])
+def test_anthropic_is_asked_for_the_one_model_in_its_own_way(base: str) -> None:
+    """Its list has pages, and no aliases; this finds both."""
+    with server({"/v1/models/claude-new": {"id": "claude-new-20260101", "max_input_tokens": 200_000}}) as (root, asked):
+        settings = ModelSettings("claude-new", f"{root}{base}", api_key="secret", api_mode="anthropic")
+        assert Listings().of(settings) == Listing(None, 200_000)
+    assert asked == [("/v1/models/claude-new", "secret")]
+
+
 def test_price_and_window_are_one_question() -> None:
     with server({"/v1/models": {"data": [{"id": "m", "context_length": 8192, "pricing": PRICING}]}}) as (root, asked):
         fallback = ModelSettings("m", f"{root}/v1")

@@ -85,3 +85,20 @@ def test_any_text_is_a_sensible_number_or_none(headers: dict[str, str]) -> None:
     if rate is not None:
         for value in (rate.requests_left, rate.requests_reset, rate.tokens_left, rate.tokens_reset):
             assert value is None or (value >= 0.0 and not math.isnan(value))
+
+
+def test_as_anthropic_names_them() -> None:
+    headers = {
+        "anthropic-ratelimit-requests-limit": "4000",
+        "anthropic-ratelimit-requests-remaining": "3999",
+        "anthropic-ratelimit-requests-reset": "2023-11-14T22:13:35Z",
+        "anthropic-ratelimit-input-tokens-remaining": "2000000",
+        "anthropic-ratelimit-tokens-remaining": "49000",
+        "anthropic-ratelimit-tokens-reset": "2023-11-14T23:13:22.5+01:00",
+    }
+    assert parse_rate(headers, NOW) == RateInfo(3999.0, 15.0, 49000.0, 2.5)
+    there = {**headers, "Date": "Tue, 14 Nov 2023 22:13:30 GMT"}
+    assert parse_rate(there, 0.0) == RateInfo(3999.0, 5.0, 49000.0, 0.0)
+    for wrong in ("", "soon", "2023-11-14T22:13:35", "60"):
+        assert parse_rate({**headers, "anthropic-ratelimit-requests-reset": wrong}, NOW) == RateInfo(3999.0, None, 49000.0, 2.5)
+    assert parse_rate({"anthropic-ratelimit-requests-limit": "4000"}, NOW) is None

@@ -134,7 +134,7 @@ HOSTED = [
 
 @pytest.mark.parametrize("base_url", HOSTED)
 def test_a_host_without_such_a_field_is_refused(base_url: str) -> None:
-    with pytest.raises(UsageError, match="--capture_tokens: no documented field gives token ids at"):
+    with pytest.raises(UsageError, match=r"--capture_tokens: .* token ids"):
         check_settings(ModelSettings("m", base_url, capture_tokens=True))
 
 

@@ -120,9 +120,10 @@ class AIAgent:
         `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
         `reasoning_config`: `{"effort": "high"}` or `{"enabled": False}`, no other keys. `output_dir`: where
         `save_trajectories` appends. `context_length`: tokens of a prompt and its reply together; default what the endpoint lists,
-        which is asked before the first conversation. `on_context_full`: `stop` or `truncate_tool_outputs`. `call_timeout`: seconds
-        for one model call. `provider_patience`: seconds for which the endpoint may turn a call away before it fails. `capture_tokens`: keep token ids and logprobs, where the endpoint is a
-        server that can give them. `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
+        which is asked before the first conversation. `on_context_full`: `stop` or `truncate_tool_outputs`, where that is full.
+        `call_timeout`: seconds for one model call. `provider_patience`: seconds for which the endpoint may turn a call away
+        before it fails. `capture_tokens`: keep token ids and logprobs, where the endpoint is a server that can give them.
+        `sandbox`: `auto`, `bubblewrap`, `local`, `docker`, `podman`, `apptainer`,
         `modal` or `ssh` (at `ssh_host`, `[user@]host[:port]`). `sandbox_image`: of conversations that name none; it is not
         pulled here (`kiseki images --pull` does that). `network`: `none` or `on`. `sandbox_memory`, `sandbox_disk`: in MB.
         `sandbox_timeout`: seconds for a sandbox to start. `prompt_timeout`: seconds per conversation. `redact`: take API keys

@@ -43,6 +43,9 @@ TELLING_BYTES = 1000
 """Of tool results, from which on the tokens that they took say what a byte of such text takes, and not what the template adds."""
 LEAST_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 1.0, 6.0
 """What is believed of that: no tokenizer takes more than a token a byte, and prose has four or five bytes a token."""
+CAUTION = 0.9
+"""Of the bytes that a token had in the last results: the next may be denser. Where they are denser by more, the endpoint refuses,
+which costs nothing."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ class Context:
         self._calls = 0
         # what the last reported usage says of: tokens, how many of `_sent` they are, bytes of those that were cut since
         self._known, self._counted, self._removed = 0, 0, 0
-        self._bytes_per_token = float(BYTES_PER_TOKEN)
+        self._bytes_per_token = 0.0  # of tool results, by the last that tell; 0 before
         self._keeps_reasoning = True
 
     @property
@@ -129,8 +132,8 @@ class Context:
         new = sum(self._sizes[self._counted :])
         if not self._counted:
             return (self._fixed + new) / BYTES_PER_TOKEN
-        low, high = min(BYTES_PER_TOKEN, self._bytes_per_token), max(BYTES_PER_TOKEN, self._bytes_per_token)
-        return self._known + new / low - self._removed / high
+        seen = self._bytes_per_token
+        return self._known + new / (seen * CAUTION if seen else BYTES_PER_TOKEN) - self._removed / max(seen, BYTES_PER_TOKEN)
 
     def _fits(self, limit: int, slack: float = 0.0) -> bool:
         room = self._window.reply or min(REPLY_TOKENS, limit // REPLY_SHARE)

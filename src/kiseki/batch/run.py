@@ -30,7 +30,7 @@ from kiseki.ledger.ledger import Ledger
 from kiseki.ledger.opening import open_ledger
 from kiseki.models.admission import Admission
 from kiseki.models.budget import Need
-from kiseki.models.factory import ignored_flags, is_builtin
+from kiseki.models.factory import ignored_flags, is_builtin, takes_seed
 from kiseki.models.smollm2 import serving
 from kiseki.models.spending import open_admission
 from kiseki.sandboxes.factory import HAS_IMAGES
@@ -384,5 +384,8 @@ def _say_what_runs(config: BatchConfig, console: Console, prepared: Prepared, pl
         console.print(Text(f"without {', '.join(names)}: {why}"), style="yellow", soft_wrap=True)
     if ignored := ignored_flags(config.model):
         console.print(Text(f"{config.model.model} takes no notice of {', '.join(ignored)}"), style="yellow", soft_wrap=True)
+    if config.seed is not None and not takes_seed(config.model):
+        words = f"--seed is of Kiseki's own draws alone: {config.model.base_url} has no field for one"
+        console.print(Text(words), style="yellow", soft_wrap=True)
     if prepared.sandbox.backend == "local":
         console.print(Text(LOCAL_WARNING), style="yellow", soft_wrap=True)

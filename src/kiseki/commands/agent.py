@@ -69,7 +69,7 @@ def _run(flags: argparse.Namespace) -> int:
     from kiseki.agent.prefill import read_prefill
     from kiseki.batch.images import have_images
     from kiseki.sandboxes.factory import HAS_IMAGES
-    from kiseki.trajectory.record import own_messages
+    from kiseki.trajectory.record import own_messages, results_cut
 
     console = make_console()
     model = model_settings(flags)
@@ -138,6 +138,9 @@ def _run(flags: argparse.Namespace) -> int:
         console.print(Text(f"failed: {result.record.error_class}: {result.error}"), style="red", soft_wrap=True)
         return FAILED
     console.print(Text(f"{result.reason}, {result.api_calls} model calls, ${result.usage.cost:.4f}"), style="dim")
+    if cut := results_cut(result.record):
+        words = f"the context window was full: the model was sent {cut} of the tool results without their middle"
+        console.print(Text(words), style="yellow", soft_wrap=True)
     if flags.capture_tokens and not any(call.tokens for call in result.record.calls):
         console.print(Text("no token ids were kept: the endpoint answers without them"), style="yellow", soft_wrap=True)
     if flags.save_trajectories:

@@ -78,7 +78,7 @@ def _check(settings: ModelSettings, *, as_json: bool) -> int:
     from rich.text import Text
 
     from kiseki.models.checking import check
-    from kiseki.models.factory import PRACTICE, check_model, with_api_key
+    from kiseki.models.factory import PRACTICE, check_model, ignored_flags, with_api_key
     from kiseki.models.smollm2 import serving
 
     check_model(settings)
@@ -86,6 +86,9 @@ def _check(settings: ModelSettings, *, as_json: bool) -> int:
         raise UsageError(f"{PRACTICE} is a program that uses the tools of its prompts, and no model: there is nothing to check")
     settings = with_api_key(settings, os.environ)
     progress = Console(stderr=True)
+    if ignored := ignored_flags(settings):
+        words = f"{settings.model} takes no notice of {', '.join(ignored)}"
+        progress.print(Text(words, "yellow"), soft_wrap=True)
     with serving(settings) as served:
         report = asyncio.run(check(served, lambda what: progress.print(Text(f"asking: {what}", "dim"), soft_wrap=True)))
     used = msgspec.structs.replace(settings, **report.changed)
@@ -107,6 +110,8 @@ def _show(console: Console, report: Report, used: ModelSettings) -> None:
         say("Rollouts with tools are not possible: the model calls none in any way that was tried.", "red")
         return
     say(f"Rollouts with tools are possible: the model calls them {report.tools}.", "green")
+    if any(each.what.startswith("tools, ") and each.state == "partly" for each in report.checks):
+        say("It did not get from the tool's result to the right answer, though: expect few good rollouts.", "yellow")
     for why in report.needed:
         say(f"Needed: {why}.", "yellow")
     if also := _also(report.checks, used):

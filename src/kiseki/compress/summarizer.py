@@ -27,6 +27,7 @@ from kiseki.models.endpoints import ModelSettings, resolve_api_key
 from kiseki.models.factory import PRACTICE, check_model, is_builtin, open_model
 from kiseki.models.hosts import host_of
 from kiseki.models.rate_limit import LONGEST_ASKED
+from kiseki.models.smollm2 import SLOTS
 from kiseki.models.spending import open_admission, with_price
 from kiseki.trajectory.text import printable
 from kiseki.trajectory.types import Message, Usage
@@ -213,9 +214,8 @@ def open_summarizer(
     Raises `UsageError` where the key or a price is missing, or the settings cannot work.
     """
     model = with_price(_settings(config, environ, provider_patience), prices, () if max_cost is None else ("max_cost",))
-    admission = open_admission(
-        model, config.max_concurrent_requests, max_cost=max_cost, max_total_tokens=max_total_tokens, spent=spent
-    )
+    at_once = min(SLOTS, config.max_concurrent_requests) if is_builtin(config.model) else config.max_concurrent_requests
+    admission = open_admission(model, at_once, max_cost=max_cost, max_total_tokens=max_total_tokens, spent=spent)
     admission.changed = lambda change: on_change(change.detail)
     return Summarizer(open_model(model, LocalDoor(admission)), admission, config, count)
 
@@ -226,7 +226,7 @@ def check_summarizer(config: CompressionConfig, environ: Mapping[str, str]) -> N
 
 
 def _reply_tokens(config: CompressionConfig) -> int:
-    return config.summary_target_tokens * REPLY_TOKENS + REASONING_TOKENS
+    return config.summary_target_tokens * REPLY_TOKENS + (0 if is_builtin(config.model) else REASONING_TOKENS)
 
 
 def _settings(config: CompressionConfig, environ: Mapping[str, str], provider_patience: float) -> ModelSettings:

@@ -48,7 +48,10 @@ _OF_CALL = {
     "waited": float,
 }
 """Those of a `ModelCall`."""
-_USAGE = {"prompt_tokens": int, "completion_tokens": int, "reasoning_tokens": int, "cached_tokens": int, "cost": float}
+_USAGE = {
+    **{"prompt_tokens": int, "completion_tokens": int, "reasoning_tokens": int, "cached_tokens": int, "cost": float},
+    "cache_write_tokens": int,
+}
 _TOKENS = {"prompt_ids": [int], "shared": int, "completion_ids": [int], "logprobs": [float], "has_tokens": bool}
 _MESSAGE = {
     "role": str,

@@ -97,6 +97,7 @@ CREATE TABLE attempts (
   config TEXT NOT NULL DEFAULT '',   -- hash of the configuration, "" where it is not known
   children INTEGER NOT NULL DEFAULT 0,   -- sub-agents that it started; their records are in its own
   context_cuts INTEGER NOT NULL DEFAULT 0,   -- tool results that its model was sent without their middle
+  cache_write_tokens INTEGER NOT NULL DEFAULT 0,
   record BLOB NOT NULL               -- trajectory.record.encode_record; last, since reading past it means reading all of it
 );
 CREATE INDEX attempts_rollout ON attempts (rollout_id);
@@ -123,6 +124,9 @@ ALTER TABLE sessions ADD COLUMN cost REAL NOT NULL DEFAULT 0;
 ALTER TABLE sessions ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;
 {_NEW_IN_2}"""
 _TO_3 = "ALTER TABLE attempts ADD COLUMN children INTEGER NOT NULL DEFAULT 0;"
-_TO_4 = "ALTER TABLE attempts ADD COLUMN context_cuts INTEGER NOT NULL DEFAULT 0;"
+_TO_4 = """
+ALTER TABLE attempts ADD COLUMN context_cuts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attempts ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;
+"""
 UPGRADES = {1: f"{_TO_2}{_TO_3}{_TO_4}", 2: f"{_TO_3}{_TO_4}", 3: _TO_4}
 """Version of a ledger → what brings it to this one."""

@@ -33,8 +33,9 @@ MAX_TOKENS, MOST_THINKING = 2048, 4096
 TRIES = 2
 LONGEST_WAIT = 20.0
 """Seconds that the endpoint may ask us to wait before the second try."""
-MODES = ("auto", "json", "hermes")
-"""Ways to call tools, in the order in which they are tried."""
+MODES = ("native", "auto", "json", "hermes")
+"""Ways to call tools, in the order in which they are tried after the user's own. `native` comes before `auto`, which would hide
+why the API's own way does not work."""
 
 
 Question = Callable[["Asker"], Awaitable[Answer]]
@@ -95,11 +96,6 @@ class Asker:
                 self.calls.append(reply.call)
                 return reply
         raise AssertionError("the last try returns or raises")
-
-    def differs(self, request: ChatRequest, other: ChatRequest) -> bool:
-        """Whether the two are sent as different bytes: a field that the API does not have is not sent."""
-        client = self._client(self.settings)
-        return bool(client.encode(request)[0] != client.encode(other)[0])
 
     async def close(self) -> None:
         for _, client in self._clients:
@@ -200,13 +196,15 @@ async def _find_transport(checking: _Checking) -> None:
 
 async def _find_tools(checking: _Checking) -> str:
     """How tools can be called, in words, with the settings for it; "" where they cannot."""
-    ask = checking.ask
-    given = ask.settings
-    for mode in dict.fromkeys((given.tool_call_mode, *MODES)):
+    ask, given = checking.ask, checking.ask.settings
+    own = given.tool_call_mode
+    for mode in dict.fromkeys(MODES if own == "auto" else (own, *MODES)):
         ask.settings = msgspec.structs.replace(given, tool_call_mode=mode)
         found = await checking.run(f"tools, {mode}", checks.tools)
         if found.state in ("yes", "partly"):
-            if mode != given.tool_call_mode:
+            if (own, mode) == ("auto", "native"):
+                ask.settings = given
+            elif mode != own:
                 checking.change("tool_call_mode", mode, f"--tool_call_mode={mode}, since tools are not called as above")
             await checking.run("parallel tools", checks.parallel_tools)
             return found.detail

@@ -43,7 +43,13 @@ def ignored_flags(settings: ModelSettings) -> list[str]:
         return []
     default = ModelSettings(settings.model)
     names = IGNORED if settings.model == SMOLLM2 else [each for each in settings.__struct_fields__ if each != "capture_tokens"]
-    return [f"--{name}" for name in names if getattr(settings, name) != getattr(default, name)]
+    given = [name for name in names if getattr(settings, name) != getattr(default, name)]
+    return ["--fallback_model" if name == "fallback" else f"--{name}" for name in given]
+
+
+def takes_seed(settings: ModelSettings) -> bool:
+    """Whether a seed reaches the model."""
+    return is_builtin(settings.model) or open_dialect(settings).takes_seed
 
 
 def check_settings(settings: ModelSettings) -> None:
@@ -94,4 +100,14 @@ def open_client(settings: ModelSettings) -> ChatClient:
     from kiseki.models.client import HttpClient
 
     check_values(settings)
-    return HttpClient(settings, open_dialect(settings))
+    client = HttpClient(settings, open_dialect(settings))
+    mode = settings.tool_call_mode
+    if mode == "auto":
+        from kiseki.models.text_tools.auto import AutoTools
+
+        return AutoTools(client)
+    if mode == "json" or mode == "hermes":
+        from kiseki.models.text_tools.client import TextTools
+
+        return TextTools(client, mode)
+    return client

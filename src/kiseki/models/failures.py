@@ -59,14 +59,15 @@ _NAMED_STATUS = {
     "timeout_error": 504,
 }
 
-# As OpenAI, vLLM, SGLang, llama.cpp, OpenRouter, Anthropic, Google, Mistral, Groq, DeepSeek and Moonshot word it.
+# As OpenAI, vLLM, SGLang, llama.cpp, OpenRouter, Anthropic, Google, Mistral, Groq, DeepSeek, Moonshot and Together word it.
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context_window_exceeded|model_context_window_exceeded"
     r"|maximum context length|maximum model length|maximum prompt length|maximum allowed (?:input )?length"
     r"|context (?:length|size|window)[^.]{0,60}exceed|exceed\w*[^.]{0,60}context (?:length|size|window|limit)"
     r"|(?:prompt|input|request) is too long|prompt too long|longer than the (?:model's )?(?:maximum )?context"
     r"|input token count[^.]{0,60}exceeds|exceeded model token limit|reduce the length of the (?:messages|input|prompt)"
-    r"|too large for model with|greater than the context length|request_too_large",
+    r"|too large for model with|greater than the context length|request_too_large"
+    r"|`inputs` tokens \+ `max_new_tokens` must be",
     re.IGNORECASE,
 )
 # As Anthropic words it, with 400.

@@ -48,6 +48,8 @@ class Host(msgspec.Struct, frozen=True):
     echo: tuple[str, ...] = ()
     """Fields of an assistant message in which the host wants the model's reasoning back on the next turn. Where a message has
     `DETAILS`, they go back alone. What is not named here does not go back: many hosts refuse fields that they do not know."""
+    echo_blank: bool = False
+    """It refuses a conversation where such a field is missing: a turn that another model wrote, or that had none, has a space."""
     token_ids: Extras | None = None
     """The body fields that ask for token ids and logprobs; None where we know of none."""
     api_mode: str = "chat"
@@ -116,7 +118,8 @@ HOSTS = (
         effort=_thinking_effort,
         efforts=("minimal", "low", "medium", "high", "xhigh", "max", "ultra"),
         no_reasoning=_THINKING_OFF,
-        echo=("reasoning_content",),  # of every turn, or it answers 400 to a request with tools
+        echo=("reasoning_content",),
+        echo_blank=True,
         json_schema="json_object",
     ),
     Host(
@@ -127,6 +130,7 @@ HOSTS = (
         efforts=("low", "high", "max"),  # kimi-k3's; older ones have no levels, k3 and k2.7-code can't be switched off
         no_reasoning=_THINKING_OFF,
         echo=("reasoning_content",),
+        echo_blank=True,
         json_schema="json_object",
     ),
     Host(

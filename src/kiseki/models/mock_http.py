@@ -15,11 +15,13 @@ from kiseki.models.mock_anthropic import ANTHROPIC
 from kiseki.models.mock_completions import answer_generate
 from kiseki.models.mock_dialects import CHAT
 from kiseki.models.mock_images import picture_at, wants_image
+from kiseki.models.mock_responses import RESPONSES
 from kiseki.models.mock_state import Answer, MockState
 
 DIALECTS = (
     CHAT,
     ANTHROPIC,
+    RESPONSES,
 )
 """By the end of the path that is posted to."""
 REASONS = {

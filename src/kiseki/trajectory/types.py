@@ -247,5 +247,5 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     adopted_conversation: str = ""
     """For a row taken over from files of another tool: its ShareGPT turns as they stood, as JSON."""
     context_cuts: tuple[ContextCut, ...] = ()
-    """What the model was not sent whole (`--on_context_full=truncate_tool_outputs`), in order; a result may be cut again later."""
+    """What the model was not sent whole (`--on_context_full=truncate_tool_outputs`), in order; a result may be cut again."""
     versions: dict[str, str] = {}

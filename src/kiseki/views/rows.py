@@ -42,10 +42,12 @@ class Metadata(msgspec.Struct, frozen=True):
     """Which of the run's configurations made it (`kiseki log` shows them); "" where it is not known."""
     seconds: float
     prompt_tokens: int
-    """The four of tokens and the cost are of all that the rollout did: its tools' model calls and its sub-agents' too."""
+    """The five of tokens and the cost are of all that the rollout did: its tools' model calls and its sub-agents' too."""
     completion_tokens: int
     reasoning_tokens: int
     cached_tokens: int
+    cache_write_tokens: int
+    """Put into the provider's cache, where that has a price of its own."""
     cost: float
     """US dollars."""
     children: int
@@ -172,6 +174,7 @@ def _row(done: DoneRollout, prompt: Prompt, text: str, record: Record, tools: tu
             completion_tokens=usage.completion_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
             cost=float(usage.cost),
             children=sum(1 for _ in with_children(record)) - 1,
             context_cuts=results_cut(record),

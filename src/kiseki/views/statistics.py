@@ -48,7 +48,7 @@ class Statistics(msgspec.Struct):
     stop_reasons: dict[str, int]
     """Of kept rollouts: `answered`, or what stopped them early."""
     context_cuts: int
-    """Kept rollouts whose model was sent tool results without their middle. `stop_reasons` has those that a full context ended."""
+    """Kept rollouts whose model was sent tool results without their middle. `stop_reasons` has what a full context ended."""
     tool_statistics: dict[str, ToolStatistics]
     reasoning_statistics: dict[str, int]
     discarded: dict[str, int]
@@ -123,8 +123,8 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
             failed[error_class] = count
     total = db.execute(
         "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),"
-        " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cost), 0.0),"
-        " coalesce(sum(redacted), 0) FROM attempts"
+        " coalesce(sum(reasoning_tokens), 0), coalesce(sum(cached_tokens), 0), coalesce(sum(cache_write_tokens), 0),"
+        " coalesce(sum(cost), 0.0), coalesce(sum(redacted), 0) FROM attempts"
     ).fetchone()
     return Statistics(
         run_name=run.run_name,
@@ -149,9 +149,9 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         failed=failed,
         configurations=dict(sorted(configurations.items())),
         attempts=total[0],
-        tokens=dict(zip(("prompt", "completion", "reasoning", "cached"), total[1:5], strict=True)),
-        cost=round(float(total[5]), 6),
-        redacted=total[6],
+        tokens=dict(zip(("prompt", "completion", "reasoning", "cached", "cache_write"), total[1:6], strict=True)),
+        cost=round(float(total[6]), 6),
+        redacted=total[7],
         latency={name: percentiles(values) for name, values in latencies.items()},
         timeouts=find_timeouts(db),
     )

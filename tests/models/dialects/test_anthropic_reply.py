@@ -72,8 +72,8 @@ def test_recorded_answers(name: str) -> None:
     assert (message.content, message.reasoning) == (recorded["content"], recorded["reasoning"])
     assert [[each.id, each.name, each.arguments] for each in message.tool_calls] == recorded["tool_calls"]
     assert call.finish_reason == recorded["finish_reason"]
-    *counts, written = recorded["usage"]
-    assert call.usage == Usage(*counts, cache_write_tokens=written)
+    prompt, given, thought, read_back, written = recorded["usage"]
+    assert call.usage == Usage(prompt, given, thought, read_back, cache_write_tokens=written)
     assert call.usage_reported and not call.cost_reported
     assert message.provider_fields.get(THINKING) == recorded["thinking"]
     assert (call.model, call.response_id) == (recorded["answer"]["model"], recorded["answer"]["id"])

@@ -64,7 +64,7 @@ def test_the_request() -> None:
         "input": [
             {"type": "message", "role": "system", "content": "Be brief."},
             {"type": "message", "role": "user", "content": "What time is it?"},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+            {"type": "message", "role": "assistant", "content": "I look."},
             {
                 "type": "function_call",
                 "call_id": "c1",
@@ -148,6 +148,7 @@ def test_images_stand_behind_the_text() -> None:
         {"type": "input_image", "image_url": image, "detail": "auto"},
     ]
     assert size == len(body) - len(image) + IMAGE_SIZE
+    assert len(body_of(dialect(), PROMPT[1], images=(image,))["input"]) == 1
 
 
 def test_each_message_is_encoded_once_and_stays_as_it_was() -> None:
@@ -173,7 +174,7 @@ def test_the_cache_key_is_the_prompts() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_answers(name: str) -> None:
     case = RECORDED[name]
-    asked, expected = dialect(case["host"], "m"), case["expected"]
+    asked, expected = dialect(case["host"], "m", **case.get("settings", {})), case["expected"]
     events = case.get("events")
     reply = streamed(asked, *events) if events else asked.reply(json.dumps(case["answer"]).encode(), 1.0, 2.0)
     message, usage = reply.message, reply.call.usage
@@ -182,8 +183,11 @@ def test_recorded_answers(name: str) -> None:
     assert reply.call.finish_reason == expected["finish"]
     counted = [usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens, usage.cached_tokens]
     assert counted == expected["usage"]
+    assert usage.cache_write_tokens == expected.get("written", 0)
     assert (usage.cost, reply.call.cost_reported) == (expected.get("cost", 0.0), "cost" in expected)
     assert body_of(asked, message)["input"] == expected["back"]
+    if len([item for item in expected["back"] if item["type"] == "message"]) == 1 and message.content:
+        assert message.content not in str(message.provider_fields)  # said once
     stored = msgspec.json.decode(msgspec.json.encode(message), type=Message)
     assert body_of(asked, stored)["input"] == expected["back"]
 
@@ -196,6 +200,31 @@ def test_a_streamed_answer_is_the_whole_one() -> None:
         assert streamed(asked, last, end=end) == asked.reply(json.dumps(answer).encode(), 0.0, 0.0)
 
 
+def test_nothing_after_the_last_event_counts() -> None:
+    asked, answer = dialect(), RECORDED["openai: a refusal"]["answer"]
+    stream = asked.stream()
+    last = [{"type": "response.completed", "response": answer}, {"type": "error", "message": "Oh."}]
+    stream.feed(b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in last))
+    assert stream.ended
+    assert stream.reply(0.0, 0.0).message.content == "I can't help with that."
+
+
+@pytest.mark.parametrize(
+    ("event", "begun"),
+    [
+        ({"type": "response.created", "response": {}}, False),
+        ({"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning"}}, False),
+        ({"type": "response.output_item.done", "output_index": 0, "item": {"type": "reasoning"}}, True),
+        ({"type": "response.output_item.added", "output_index": 0, "item": {"type": "message"}}, True),
+        ({"type": "response.reasoning_summary_text.delta", "output_index": 0, "delta": "I"}, True),
+    ],
+)
+def test_a_model_may_think_for_long_before_anything_comes(event: dict[str, Any], begun: bool) -> None:
+    stream = dialect().stream()
+    stream.feed(b"data: %b\n\n" % json.dumps(event).encode())
+    assert (stream.begun, stream.ended) == (begun, False)
+
+
 def test_another_model_never_sees_the_reasoning() -> None:
     case = RECORDED["openai: reasoning, a commentary and two calls"]
     message = dialect().reply(json.dumps(case["answer"]).encode(), 0.0, 0.0).message
@@ -203,7 +232,7 @@ def test_another_model_never_sees_the_reasoning() -> None:
     for other in (dialect(model="gpt-5.4"), dialect("https://acme.openai.azure.com/openai/v1")):
         items = body_of(other, message)["input"]
         assert [item["type"] for item in items] == ["message", "function_call", "function_call"]
-        assert items[0]["content"][0]["text"] == "I look first."
+        assert items[0]["content"] == "I look first."
 
 
 @pytest.mark.parametrize(
@@ -242,7 +271,7 @@ DELTA = {"type": "response.output_text.delta", "output_index": 0, "delta": "It i
         lambda asked: streamed(asked, DELTA, end=b'data: {"type":"response.completed","response":{"status":"comp'),
         lambda asked: streamed(asked, end=b"data: what\n\n"),
         lambda asked: streamed(asked, "text"),
-        lambda asked: asked.reply(b'{"status":"in_progress","output":[]}', 0.0, 0.0),
+        lambda asked: asked.reply(b'{"status":"in_progress","output":[{"type":"message","content":"It is"}]}', 0.0, 0.0),
         lambda asked: asked.reply(b'{"status":"completed"}', 0.0, 0.0),
         lambda asked: asked.reply(b'{"status":"completed","output":[{"type":"message","content":[]}]}', 0.0, 0.0),
         lambda asked: asked.reply(b'{"output":' + b"[" * 100_000, 0.0, 0.0),

@@ -103,6 +103,7 @@ TURNS: list[dict[str, Any]] = [
     {"content": "", "tool_calls": CALLS},
     {"content": "both", "reasoning": LONG, "tool_calls": [{"name": "terminal", "arguments": "{}", "id": "mine"}]},
     {"content": "<think>inline</think>said"},
+    {"content": "said", "reasoning": "inline", "reasoning_field": "think_unopened"},
     {"content": "cut", "finish_reason": "length"},
     {"content": None, "message": {"refusal": "no"}},
     {"content": "x", "usage": {"prompt_tokens": 1, "completion_tokens": 2, "cost": 0.5}},

@@ -63,6 +63,7 @@ class AnthropicDialect:
         _refuse_foreign(host, settings)
         thinking = thinking_of(host, settings.model)
         ours = host.name == ANTHROPIC
+        self.takes_seed = False
         self.url = messages_url(settings.base_url)
         self._mark = b"}" if host.name in _CACHES_ITSELF else MARK
         most = max_tokens_of(host, settings)

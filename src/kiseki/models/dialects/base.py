@@ -58,6 +58,8 @@ class Dialect(Protocol):
     """What is posted to."""
     headers: dict[str, str]
     """Of each request: the key, and what else the API wants."""
+    takes_seed: bool
+    """Whether a request's seed goes out: where the API, or the host, has no field for one it does not."""
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         """The body, and its length, in which an image counts as `IMAGE_SIZE`."""

@@ -34,6 +34,7 @@ class ChatDialect:
         """Raises UsageError for values that are not valid and for flags that the host has no documented field for."""
         self._host = host_of(settings.base_url)
         self._capture_tokens = settings.capture_tokens
+        self.takes_seed = bool(self._host.seed)
         self.url = settings.base_url.rstrip("/") + "/chat/completions"
         self.headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
         fields = {"model": settings.model, **request_fields(settings), **settings.extra_body}
@@ -50,7 +51,7 @@ class ChatDialect:
         parts = [self._head, *encoded, b"]"]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
-        if request.seed is not None and host.seed:
+        if request.seed is not None and self.takes_seed:
             parts.append(f',"{host.seed}":{request.seed}'.encode())
         if request.json_schema and host.json_schema:
             parts += (b',"response_format":', _response_format(request.json_schema, host))
@@ -99,10 +100,11 @@ def wire_message(message: Message, host: Host) -> dict[str, Any]:
         if DETAILS in kept and DETAILS in host.echo:
             wire[DETAILS] = kept[DETAILS]
         extras = kept.get(CALL_EXTRAS, extras)
-    if message.reasoning and DETAILS not in wire:
+    reasoning = message.reasoning or (" " if host.echo_blank else "")
+    if reasoning and DETAILS not in wire:
         for name in host.echo:
             if name != DETAILS:
-                wire[name] = _thinking_parts(message) if name == PARTS else message.reasoning
+                wire[name] = _thinking_parts(message) if name == PARTS else reasoning
     if message.tool_calls:
         calls = wire["tool_calls"] = [
             {
@@ -166,7 +168,7 @@ def request_fields(settings: ModelSettings) -> Extras:
         extras["stream"] = True
         if host.stream_usage:
             extras["stream_options"] = {"include_usage": True}
-    extras.update(_provider_fields(host, settings))
+    extras.update(routing_fields(host, settings))
     extras.update(_reasoning_fields(host, settings))
     if settings.capture_tokens:
         if host.token_ids is None:
@@ -178,7 +180,7 @@ def request_fields(settings: ModelSettings) -> Extras:
     return extras | host.always
 
 
-def _provider_fields(host: Host, settings: ModelSettings) -> Extras:
+def routing_fields(host: Host, settings: ModelSettings) -> Extras:
     if settings.provider_sort and settings.provider_sort not in PROVIDER_SORTS:
         raise UsageError(f"--provider_sort {settings.provider_sort!r} is none of: {', '.join(PROVIDER_SORTS)}.")
     routing = {

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
-from kiseki.models.dialects.chat import _provider_fields as provider_fields
+from kiseki.models.dialects.chat import routing_fields
 from kiseki.models.dialects.chat import object_text
-from kiseki.models.dialects.responses_reply import ITEMS, SOURCE, decode_response, reply_of
+from kiseki.models.dialects.responses_reply import ITEMS, SOURCE, Asked, decode_response, reply_of
 from kiseki.models.dialects.responses_stream import StreamedResponse
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.hosts import EFFORTS, LOCAL, Extras, Host, host_of
@@ -46,12 +46,14 @@ class ResponsesDialect:
     def __init__(self, settings: ModelSettings) -> None:
         """Raises UsageError for values that are not valid and for flags that the API has no field for."""
         host = host_of(settings.base_url)
+        self.takes_seed = False
         self.url = settings.base_url.rstrip("/") + "/responses"
         self.headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
-        self._source = f"{settings.model} at {urlsplit(settings.base_url).netloc}"
         self._openai = is_openai(host)
         self._cache_key = self._openai and "prompt_cache_key" not in settings.extra_body
         fields = {"model": settings.model, **request_fields(settings), **settings.extra_body}
+        source = f"{settings.model} at {urlsplit(settings.base_url).netloc}"
+        self._asked = Asked(source, is_openai(host), fields.get("max_output_tokens"))
         self._text: Any = fields.pop("text", {})
         self._head = encode(fields)[:-1] + b',"input":'
         self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
@@ -80,7 +82,7 @@ class ResponsesDialect:
 
     def _items(self, message: Message, at: int) -> list[dict[str, Any]]:
         kept = message.provider_fields
-        made = kept[ITEMS] if kept and kept.get(SOURCE) == self._source else ()
+        made = kept[ITEMS] if kept and kept.get(SOURCE) == self._asked.source else ()
         return wire_items(message, made, None if self._openai else at)
 
     def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
@@ -93,10 +95,10 @@ class ResponsesDialect:
         return known[1]
 
     def reply(self, body: bytes, started: float, seconds: float) -> ChatReply:
-        return reply_of(decode_response(body), self._source, started=started, seconds=seconds, openai=self._openai)
+        return reply_of(decode_response(body), self._asked, started, seconds)
 
     def stream(self) -> StreamedResponse:
-        return StreamedResponse(self._source, openai=self._openai)
+        return StreamedResponse(self._asked)
 
 
 def encode_tools(tools: tuple[ToolSchema, ...]) -> bytes:
@@ -141,9 +143,9 @@ def wire_items(message: Message, made: Any, at: int | None) -> list[dict[str, An
 
 
 def _said(text: str, item: dict[str, Any], name: str | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    said: dict[str, Any] = {"type": "message", "role": "assistant", "content": text}
     if name is not None:
-        said |= {"id": name, "status": "completed", "content": [{**said["content"][0], "annotations": []}]}
+        said |= {"id": name, "status": "completed", "content": [{"type": "output_text", "text": text, "annotations": []}]}
     return {**said, "phase": item["phase"]} if "phase" in item else said
 
 
@@ -194,7 +196,7 @@ def request_fields(settings: ModelSettings) -> Extras:
         extras["stream"] = True
         if openai:  # else each delta is filled up to hide its length
             extras["stream_options"] = {"include_obfuscation": False}
-    extras.update(provider_fields(host, settings))
+    extras.update(routing_fields(host, settings))
     extras.update(_reasoning_fields(host, settings, reasons=reasons))
     if settings.capture_tokens:
         raise UsageError(

@@ -33,6 +33,17 @@ _OWN_FAULTS = ("invalid_prompt", "policy", "image")
 """In codes of a failed response that say that the request was at fault."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What an answer alone does not say."""
+
+    source: str
+    """For `response_items_from`."""
+    openai: bool
+    """The host is one whose own API this is: it knows reasoning only by its encrypted form, and says when a reply was cut."""
+    most: Any
+    """Tokens that the reply may have; None where the request sets no limit."""
+
+
 class WireResponse(msgspec.Struct):
     """What is read of an answer, or of the one in a stream's last event; the rest (it repeats the request's tools) is skipped."""
 
@@ -66,9 +77,9 @@ def decode_loosely(body: bytes, kind: type[T], error: Exception) -> T:
         raise BadResponse(f"The answer is not one of the Responses API ({error}): {excerpt(body)}") from None
 
 
-def reply_of(answer: WireResponse, source: str, *, started: float, seconds: float, openai: bool) -> ChatReply:
-    """The reply that a whole answer carries. `source`: for `response_items_from`. `openai`: the host knows reasoning only by its
-    encrypted form. Raises the error that it carries instead, and BadResponse where it has no output, or an empty one."""
+def reply_of(answer: WireResponse, asked: Asked, started: float, seconds: float) -> ChatReply:
+    """The reply that a whole answer carries. Raises the error that it carries instead, and BadResponse where it has no output, or
+    an empty one."""
     if (error := error_inside(answer)) is not None:
         raise error
     if answer.status in UNFINISHED:
@@ -76,21 +87,21 @@ def reply_of(answer: WireResponse, source: str, *, started: float, seconds: floa
     if not isinstance(answer.output, list):
         raise BadResponse("The answer has no output.")
     try:
-        message, finish = _message(answer, source, openai=openai)
+        message, finish = _message(answer, asked)
     except RecursionError:
         raise BadResponse("The answer is nested too deep.") from None
     if not message.tool_calls and not message.reasoning and not message.content.strip() and finish == "stop":
         raise BadResponse(f"The reply is empty (status {string(answer.status) or 'absent'}).")
-    usage = answer.usage if isinstance(answer.usage, dict) else None
+    reported = isinstance(answer.usage, dict)
     return ChatReply(
         message,
         ModelCall(
             started,
             seconds,
             finish,
-            _usage(usage),
-            usage is not None,
-            usage is not None and isinstance(usage.get("cost"), int | float),
+            _usage(answer),
+            reported,
+            reported and isinstance(answer.usage.get("cost"), int | float),
             string(answer.model),
             string(answer.provider),
             string(answer.id),
@@ -109,7 +120,7 @@ def error_inside(answer: WireResponse) -> ProviderError | None:
     return error_of_object(error)
 
 
-def _message(answer: WireResponse, source: str, *, openai: bool) -> tuple[Message, str]:
+def _message(answer: WireResponse, asked: Asked) -> tuple[Message, str]:
     """The message that the output is, and why it ended."""
     items = [item for item in answer.output if isinstance(item, dict)]
     texts: list[str] = []
@@ -134,11 +145,11 @@ def _message(answer: WireResponse, source: str, *, openai: bool) -> tuple[Messag
             kept.append({name: value for name, value in item.items() if name not in _CALL_FIELDS and value is not None})
         elif kind == "reasoning":
             reasoning.append(_thought(item))
-            if item.get("encrypted_content") or not openai:
+            if item.get("encrypted_content") or not asked.openai:
                 kept.append({name: value for name, value in item.items() if name != "status" and value is not None})
         else:
             kept.append(item)
-    finish = _finish(answer, calls)
+    finish = _finish(answer, asked, calls)
     native = join_reasoning(*reasoning)
     said = "\n\n".join(text for text in texts if text)
     content, inline = split_inline(said, cut_short=finish == "length" or bool(calls), has_native=bool(native))
@@ -150,7 +161,7 @@ def _message(answer: WireResponse, source: str, *, openai: bool) -> tuple[Messag
         clean_text(content),
         clean_text(join_reasoning(native, inline)),
         tuple(calls),
-        provider_fields={} if _plain(kept) else {ITEMS: cleaned(kept), SOURCE: source},
+        provider_fields={} if _plain(kept) else {ITEMS: cleaned(kept), SOURCE: asked.source},
     )
     return message, finish
 
@@ -170,17 +181,19 @@ def _thought(item: dict[str, Any]) -> str:
     return ""
 
 
-def _finish(answer: WireResponse, calls: list[ToolCall]) -> str:
+def _finish(answer: WireResponse, asked: Asked, calls: list[ToolCall]) -> str:
     if answer.status == "incomplete":
         details = answer.incomplete_details
         filtered = isinstance(details, dict) and details.get("reason") == "content_filter"
         return "content_filter" if filtered else "length"
+    # llama.cpp calls a reply completed that it has cut
+    if not asked.openai and isinstance(asked.most, int) and _usage(answer).completion_tokens >= asked.most:
+        return "length"
     return "tool_calls" if calls else "stop"
 
 
-def _usage(usage: dict[str, Any] | None) -> Usage:
-    if usage is None:
-        return Usage()
+def _usage(answer: WireResponse) -> Usage:
+    usage = answer.usage if isinstance(answer.usage, dict) else {}
 
     def detail(of: str, name: str) -> int:
         details = usage.get(of)
@@ -192,4 +205,5 @@ def _usage(usage: dict[str, Any] | None) -> Usage:
         detail("output_tokens_details", "reasoning_tokens"),
         detail("input_tokens_details", "cached_tokens"),
         float(number(usage.get("cost"))),
+        detail("input_tokens_details", "cache_write_tokens"),
     )

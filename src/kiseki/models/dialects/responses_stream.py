@@ -16,7 +16,7 @@ import msgspec
 from kiseki.errors import BadResponse
 from kiseki.models.base import ChatReply
 from kiseki.models.dialects.base import MAX_ANSWER, TOO_LARGE
-from kiseki.models.dialects.responses_reply import WireResponse, decode_loosely, reply_of
+from kiseki.models.dialects.responses_reply import Asked, WireResponse, decode_loosely, reply_of
 from kiseki.models.dialects.sse import EventReader
 
 DONE = b"[DONE]"
@@ -73,10 +73,8 @@ _decode_event = msgspec.json.Decoder(WireEvent).decode
 class StreamedResponse:
     """Collects the events of one reply."""
 
-    def __init__(self, source: str, *, openai: bool) -> None:
-        """As `reply_of` has them."""
-        self._source = source
-        self._openai = openai
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
         self._events = EventReader()
         self.begun = False
         """Something of the reply came: not only word that it was accepted, since a model may think long before anything else."""
@@ -117,8 +115,7 @@ class StreamedResponse:
         elif kind in ("response.output_item.added", "response.output_item.done") and isinstance(event.item, dict):
             whole = kind.endswith("done")
             item = self._item(event)
-            if whole or not item.whole:
-                item.item, item.whole = event.item, whole
+            item.item, item.whole = event.item, whole
             self.begun = self.begun or whole or event.item.get("type") != "reasoning"
             self._size += len(payload)
         elif kind in _DELTAS and isinstance(event.delta, str):
@@ -134,7 +131,7 @@ class StreamedResponse:
 
     def reply(self, started: float, seconds: float) -> ChatReply:
         """The whole, after the last byte. Raises as `reply_of` and `result` do."""
-        return reply_of(self.result(), self._source, started=started, seconds=seconds, openai=self._openai)
+        return reply_of(self.result(), self._asked, started, seconds)
 
     def result(self) -> WireResponse:
         """The whole answer after the last byte. Raises BadResponse where the stream was torn: its last event did not come."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from kiseki.models.text_tools.json_calls import broken_call
-from kiseki.models.text_tools.source import Found, Source
+from kiseki.models.text_tools.source import Found, Source, skip_blanks
 from kiseki.models.text_tools.values import written_arguments
 from kiseki.trajectory.types import ToolCall
 
@@ -35,7 +35,7 @@ def read(source: Source, at: int) -> Found | None:
     if head is None:
         return None
     name = head[1]
-    if not source.starts_line and name not in source.tools:
+    if name not in source.tools and (not source.starts_line or text.startswith(" ", at + len(OPENING))):
         return None
     pairs: list[tuple[str, str]] = []
     end = head.end()
@@ -47,7 +47,7 @@ def read(source: Source, at: int) -> Found | None:
         pairs.append((key[1].strip(), text[key.end() : closed]))
         end = closed + len("</arg_value>")
     closing = _CLOSING.match(text, end)
-    if closing or (pairs and not text[end:].strip()):
+    if closing or (pairs and skip_blanks(text, end) == len(text)):
         call = ToolCall("", name, written_arguments(pairs, source.tools.get(name)))
         return Found((call,), closing.end() if closing else end, NAME)
     raw_end, end = source.end_of_broken(head.end(), _ANY_OPENING, _TAG_END)

@@ -4,8 +4,9 @@
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-(https://huggingface.co/datasets/NousResearch/hermes-function-calling-v1, the chat template of Qwen/Qwen2.5-7B-Instruct). More than
-one object, or an array of them, may stand in one pair of tags; the closing tag may be missing, or have brackets too many before it.
+(https://huggingface.co/datasets/NousResearch/hermes-function-calling-v1, the chat template of Qwen/Qwen2.5-7B-Instruct). More
+than one object, or an array of them, may stand in one pair of tags; the closing tag may be missing, or have brackets too many
+before it.
 """
 
 from __future__ import annotations

@@ -21,16 +21,33 @@ from kiseki.trajectory.types import ToolCall
 _decode_at = json.JSONDecoder(strict=False).raw_decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NAME = re.compile(r"""["']name["']\s*:\s*["']([^"'\\\n]{1,256})["']""")
+FIRST_PART = 4_096
+"""Characters; most calls are shorter."""
+LONGEST_TOKEN = 32
+"""Characters before the end of a part where an error can come of its being cut: a word, an escape."""
 NAME_LOOKED_FOR = 2_000
 """Characters of a broken call in which its name is looked for."""
 
 
 def read_value(text: str, at: int) -> tuple[Any, int] | None:
-    """(value, end) of the JSON value at `at`; None where there is none, or one too deep or with a number too long."""
-    try:
-        return _decode_at(text, at)
-    except (ValueError, RecursionError):
-        return None
+    """(value, end) of the JSON value at `at`; None where there is none, or one too deep or with a number too long.
+
+    It is read from a part that grows while it is too short: an error of the decoder costs as much as there is text before it.
+    """
+    size = FIRST_PART
+    while True:
+        part = text[at : at + size]
+        try:
+            value, end = _decode_at(part)
+        except json.JSONDecodeError as error:
+            is_short = error.msg.startswith("Unterminated string") or error.pos > len(part) - LONGEST_TOKEN
+            if not is_short or at + size >= len(text):
+                return None
+            size *= 4
+        except (ValueError, RecursionError):
+            return None
+        else:
+            return value, at + end
 
 
 def read_arguments(text: str, at: int) -> tuple[str, int] | None:
@@ -81,11 +98,13 @@ def read_calls(source: Source, at: int, stop: re.Pattern[str]) -> tuple[list[Too
         end = source.next_start(stop, at)
         calls.append(broken_call(text[at:end]))
         whole = False
+    elif in_array and calls:  # its end is missing
+        end = at
     return calls, end, whole
 
 
 def broken_call(raw: str, name: str = "") -> ToolCall:
-    """What is made of a call that cannot be read: its text in place of the arguments, so that the model is told what was wrong."""
+    """What is made of a call that cannot be read: its text is the arguments, so that the model is told what was wrong."""
     raw = raw.strip()
     if not name and (match := _NAME.search(raw, 0, NAME_LOOKED_FOR)):
         name = match[1]
@@ -96,7 +115,7 @@ def _arguments(raw: str, key: str, value: Any) -> str:
     if value is None:
         return "{}"
     if isinstance(value, str):  # encoded twice; or no JSON at all, which is written this way
-        return unescape_json(clean_text(value))
+        return clean_text(value)
     try:
         return unescape_json(bytes(_decode_fields(raw)[key]).decode())
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError, KeyError):

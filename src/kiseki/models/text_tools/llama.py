@@ -1,6 +1,6 @@
 """Llama 3's JSON, behind its token or as the whole message, several calls with semicolons between them:
 
-    <|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "get_weather", "parameters": {"city": "Rome"}}
+    <|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}; {"name": "add", "parameters": {"a": 1, "b": 2}}
 
 (https://github.com/meta-llama/llama-models, `models/llama3_1/prompt_format.md`, "JSON based tool calling"; vLLM's parser
 `llama3_json`). Without the token nothing marks a call, so only a message that is nothing else counts, of tools that exist.
@@ -37,8 +37,8 @@ def read_bare(source: Source) -> Found | None:
     start = skip_blanks(text, 0)
     if text[start : start + 1] != "{" or not any(key in text for key in _KEYS):
         return None
-    calls, end, _ = read_calls(source, start, _NEXT)
+    calls, end, whole = read_calls(source, start, _NEXT)
     rest = _END.match(text, end)
-    if rest is None or rest.end() < len(text) or not all(call.name in source.tools for call in calls):
+    if not whole or rest is None or rest.end() < len(text) or not all(call.name in source.tools for call in calls):
         return None
     return Found(tuple(calls), len(text), NAME)

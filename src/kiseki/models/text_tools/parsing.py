@@ -1,8 +1,9 @@
 """Tool calls in the text of a reply, in the formats in which open models write them; one file for each family of formats.
 
-A tag is a call only where it stands for itself: not in a code fence or code span, not in quotation marks, and not in the middle of
-a sentence about it, which is assumed where the call is of no known tool or cannot be read. At the beginning of a line, what cannot
-be read is a call that went wrong: it keeps the name that could be read and its raw text as arguments, and the other calls stay.
+A tag is a call only where it stands for itself: not in a code fence or code span, not in quotation marks, and not in the middle
+of a sentence about it, which is assumed where the call is of no known tool or cannot be read. At the beginning of a line, what
+cannot be read is a call that went wrong: it keeps the name that could be read and its raw text as arguments, and the other calls
+stay.
 """
 
 from __future__ import annotations

@@ -24,10 +24,14 @@ MOST_DEEP = 16
 def written_arguments(pairs: list[tuple[str, str]], tool: ToolSchema | None) -> str:
     """The JSON object of parameters and their texts, typed by the tool's schema; of an unknown tool everything is text."""
     schema = _schema_of(tool)
-    properties = schema.get("properties")
-    known = properties if isinstance(properties, dict) else {}
+    known = _properties(schema)
     values = {name: _typed(text, types_of(known.get(name), schema)) if name in known else text for name, text in pairs}
     return clean_text(json.dumps(values, ensure_ascii=False))
+
+
+def parameters_of(tool: ToolSchema | None) -> frozenset[str]:
+    """The names of the tool's parameters."""
+    return frozenset(_properties(_schema_of(tool)))
 
 
 def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
@@ -74,6 +78,11 @@ def _schema_of(tool: ToolSchema | None) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError):
         return {}
     return schema if isinstance(schema, dict) else {}
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
 
 
 def _typed(text: str, types: frozenset[str]) -> Any:

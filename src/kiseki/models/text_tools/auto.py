@@ -1,0 +1,62 @@
+"""What `--tool_call_mode=auto` means: tools by the API, and what stands in for that where the endpoint has none.
+
+Calls that stand in the text of a reply are read: the server has no parser for its model's format, or it is not switched on. Where
+the endpoint refuses requests with tools, the model is told of them in the text from there on, as `hermes` does it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+from kiseki.errors import BadRequest
+from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo
+from kiseki.models.text_tools.client import TextTools
+from kiseki.models.text_tools.rescue import rescue
+
+# As Ollama, vLLM, llama.cpp, OpenRouter and Groq word it.
+_NO_TOOLS = re.compile(
+    r"(?:does not|doesn't|do not|not) support [^.]{0,40}\b(?:tool|function)|support tool use"
+    r"|\btools?\b[^.]{0,60}(?:not supported|unsupported|requires? -)|enable-auto-tool-choice",
+    re.IGNORECASE,
+)
+
+
+class AutoTools:
+    """A `ChatClient` in front of a dialect's."""
+
+    def __init__(self, client: ChatClient) -> None:
+        self._native = client
+        self._in_text: TextTools | None = None
+        """Once the endpoint has refused tools."""
+
+    def encode(self, request: ChatRequest) -> tuple[Any, int]:
+        client = self._in_text if self._in_text and request.tools else self._native
+        encoded, size = client.encode(request)
+        return (request, client, encoded), size
+
+    async def send(self, encoded: Any) -> tuple[ChatReply, RateInfo | None]:
+        request, client, body = encoded
+        if client is not self._native or not request.tools:
+            answer: tuple[ChatReply, RateInfo | None] = await client.send(body)
+            return answer
+        try:
+            reply, rate = await client.send(body)
+        except BadRequest as error:
+            if not refuses_tools(error):
+                raise
+        else:
+            return rescue(reply, request.tools), rate
+        self._in_text = self._in_text or TextTools(self._native, "hermes")
+        # what was encoded has no word of the tools; the conversation goes on with what is kept from here on
+        request.encoded.clear()
+        return await self._in_text.send(self._in_text.encode(request)[0])
+
+    async def close(self) -> None:
+        await self._native.close()
+
+
+def refuses_tools(error: BadRequest) -> bool:
+    """Whether the endpoint says that the model, or the server as it was started, takes no tools."""
+    return _NO_TOOLS.search(str(error)) is not None
