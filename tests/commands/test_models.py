@@ -15,7 +15,7 @@ from support import kiseki
 
 from kiseki.commands.main import main
 from kiseki.models import checking, checks
-from kiseki.models.endpoints import API_MODES, OPENROUTER_URL
+from kiseki.models.endpoints import API_MODES
 from kiseki.models.mock_server import MockServer
 
 BLUE = {"name": "look_up_code", "arguments": {"colour": "blue"}}
@@ -142,6 +142,7 @@ CALLS_IN_JSON = [
     {"match": "7421", "turns": [{"content": '{"thought": "I have it.", "answer": "It is 7421."}'}]},
     {"match": "colour blue", "turns": [{"content": json.dumps({"thought": "I look.", "tool_calls": [BLUE]})}]},
 ]
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
 OTHER_WORDS = "Extra inputs are not permitted: tools"
 
 
@@ -203,6 +204,20 @@ def test_a_model_without_reasoning(check: Check) -> None:
     assert found.works["no reasoning"] == "untried" and found.checks["no reasoning"]["calls"] == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "works", "words"),
+    [
+        ("Four.", "no", "no JSON object: “Four.”"),
+        ('{"legs": 4}', "partly", 'not of the schema: “{"legs": 4}”'),
+        (DEEP, "no", "no JSON"),
+    ],
+)
+def test_json_that_is_none_or_another(check: Check, text: str, works: str, words: str) -> None:
+    with MockServer([{"match": "How many legs", "turns": [{"content": text}]}, *ALL]) as server:
+        found = check(server.base_url, "--max_tokens=1000000")
+    assert found.works["json"] == works and words in found.words("json")
+
+
 def test_reasoning_whose_text_is_kept_back(check: Check) -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 40}}
     with MockServer([{"match": "sheep", "turns": [{"content": "9", "usage": usage}]}, *ALL]) as server:
@@ -217,6 +232,7 @@ def test_reasoning_whose_text_is_kept_back(check: Check) -> None:
         ([{"content": "", "finish_reason": "length"}], "no", "nothing within the limit of --max_tokens"),
         ([{"tool_calls": [{"name": "search", "arguments": {}}]}], "no", "it calls 'search', which is no tool"),
         ([{"tool_calls": [{**BLUE, "arguments": '{"colour": '}]}], "no", "the arguments of its call are no JSON object"),
+        ([{"tool_calls": [{**BLUE, "arguments": DEEP}]}], "no", "the arguments of its call are no JSON object"),
         ([{"tool_calls": [{**BLUE, "arguments": {"color": "blue"}}]}], "no", "has not the arguments that the schema asks for"),
         ([{"tool_calls": [BLUE]}, {"content": "Done."}], "partly", "the answer has not the tool's result: “Done.”"),
         ([{"tool_calls": [BLUE]}], "partly", "again and again, 4 times"),
@@ -230,7 +246,7 @@ def test_reasoning_whose_text_is_kept_back(check: Check) -> None:
 )
 def test_what_the_tool_loop_sees(check: Check, turns: list[dict[str, Any]], works: str, words: str) -> None:
     with MockServer([PARALLEL, {"match": "colour blue", "turns": turns}, READY]) as server:
-        found = check(server.base_url, "--tool_call_mode=native")
+        found = check(server.base_url, "--tool_call_mode=native", "--max_tokens=1000000")
     assert found.works["tools, native"] == works and words in found.words("tools, native")
 
 
@@ -326,7 +342,7 @@ def test_the_model_that_is_built_in(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert status == (0 if found.report["tools"] else 3)
     assert {found.works[each] for each in ("plain", "streaming", "json", "seed", "prompt cache", "usage and cost")} == {"yes"}
     assert "tools, json" in found.works and found.checks["tools, json"]["prompt_tokens"] > 0
-    assert found.report["base_url"] == OPENROUTER_URL and "127.0.0.1" not in found.report["command"]
+    assert found.report["base_url"] == "" and "127.0.0.1" not in found.report["command"]
     assert found.err.splitlines()[0] == "builtin/smollm2 takes no notice of --reasoning_effort"
 
 

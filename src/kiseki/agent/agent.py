@@ -20,7 +20,7 @@ from kiseki.agent.prefill import prefill_messages as read_messages
 from kiseki.agent.rollout import run_rollout
 from kiseki.agent.settings import RolloutSettings, ToolsOfRollout
 from kiseki.errors import UsageError
-from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings
+from kiseki.models.endpoints import OPENROUTER_URL, ModelSettings, with_fallback
 from kiseki.models.factory import check_model, open_model, with_api_key
 from kiseki.models.smollm2 import Served
 from kiseki.models.spending import with_listed
@@ -77,6 +77,11 @@ class AIAgent:
         *,
         base_url: str = OPENROUTER_URL,
         api_key: str | None = None,
+        api_mode: str = "auto",
+        tool_call_mode: str = "auto",
+        extra_body: Mapping[str, Any] | None = None,
+        fallback_models: Sequence[str] = (),
+        fallback_base_url: str = "",
         max_turns: int = 10,
         enabled_toolsets: Sequence[str] | None = None,
         disabled_toolsets: Sequence[str] = (),
@@ -115,6 +120,9 @@ class AIAgent:
     ) -> None:
         """Check everything; nothing is started yet.
 
+        `api_mode`: `chat`, `responses` or `anthropic`, default by the host. `tool_call_mode`: `native`, `json` or `hermes`,
+        default native, and calls in the text of a reply are read. `extra_body`: put into the body of every request.
+        `fallback_models`: asked, at `fallback_base_url` or the same place, where the model is gone or refuses.
         `enabled_toolsets`: default every toolset that is available. `tools`: functions declared with `@kiseki.tool`, or
         Python files of such. `tool_settings`: what the toolsets are told (search, corpus, MCP servers, …).
         `prefill_messages`: `{"role": …, "content": …}` ahead of the prompt, never saved.
@@ -134,6 +142,9 @@ class AIAgent:
             model=model,
             base_url=base_url,
             api_key=api_key or "",
+            api_mode=api_mode,
+            tool_call_mode=tool_call_mode,
+            extra_body=dict(extra_body or {}),
             max_tokens=max_tokens,
             context_length=context_length,
             temperature=temperature,
@@ -149,6 +160,7 @@ class AIAgent:
             reasoning_disabled=reasoning_disabled,
             capture_tokens=capture_tokens,
         )
+        settings = with_fallback(settings, fallback_models, fallback_base_url)
         check_model(settings)
         self.model = with_api_key(settings, os.environ)
         self._served = Served()

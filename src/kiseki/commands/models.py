@@ -204,9 +204,11 @@ def command(settings: ModelSettings) -> str:
 
 
 def _plain(report: Report, used: ModelSettings) -> dict[str, Any]:
+    from kiseki.models.factory import is_builtin
+
     return {
         "model": used.model,
-        "base_url": used.base_url,
+        "base_url": "" if is_builtin(used.model) else used.base_url,
         "tools": report.tools,
         "needed": report.needed,
         "flags": flags_of(used),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-import msgspec
-
 from kiseki.agent.context import ON_CONTEXT_FULL
 from kiseki.commands.flags import Parser, at_least, json_object, names, one_of
-from kiseki.errors import UsageError
-from kiseki.models.endpoints import API_MODES, OPENROUTER_URL, TOOL_CALL_MODES, ModelSettings
+from kiseki.models.endpoints import API_MODES, OPENROUTER_URL, TOOL_CALL_MODES, ModelSettings, with_fallback
 from kiseki.sandboxes.base import Limits
 from kiseki.tools.settings import SEARCH_PROVIDERS, ToolSettings
 
@@ -165,12 +162,4 @@ def model_settings(flags: argparse.Namespace) -> ModelSettings:
         reasoning_disabled=flags.reasoning_disabled,
         capture_tokens=getattr(flags, "capture_tokens", False),  # of commands whose rollouts are kept
     )
-    there = flags.fallback_base_url or flags.base_url
-    if flags.fallback_base_url and not flags.fallback_model:
-        raise UsageError("--fallback_base_url needs --fallback_model, the models that are asked there")
-    key = model.api_key if there == flags.base_url else ""
-    fallback = [
-        msgspec.structs.replace(model, model=name, base_url=there, api_key=key, context_length=None)
-        for name in flags.fallback_model
-    ]
-    return msgspec.structs.replace(model, fallback=tuple(fallback))
+    return with_fallback(model, flags.fallback_model, flags.fallback_base_url)

@@ -49,7 +49,11 @@ _OF_CALL = {
 }
 """Those of a `ModelCall`."""
 _USAGE = {
-    **{"prompt_tokens": int, "completion_tokens": int, "reasoning_tokens": int, "cached_tokens": int, "cost": float},
+    "prompt_tokens": int,
+    "completion_tokens": int,
+    "reasoning_tokens": int,
+    "cached_tokens": int,
+    "cost": float,
     "cache_write_tokens": int,
 }
 _TOKENS = {"prompt_ids": [int], "shared": int, "completion_ids": [int], "logprobs": [float], "has_tokens": bool}

@@ -24,7 +24,10 @@ from kiseki.models.rate_limit import RateLimit
 
 TURNED_DOWN = 10
 """Calls in a row that do not fit into the budget, and it is spent: fewer may be large ones, while others still fit."""
-NO_TOKENS = "the endpoint answers without all token ids of prompt and reply: such calls are part of no sequence for rl and atropos"
+NO_TOKENS = (
+    "the endpoint answers without token ids, or not with those of the whole prompt and reply: "
+    "such calls are part of no sequence of the formats rl and atropos"
+)
 UNLIMITED = 1_000_000
 """A ceiling for calls that something else bounds."""
 

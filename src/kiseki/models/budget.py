@@ -105,4 +105,5 @@ class Budget:
 
 
 def worst_case(price: Price, prompt_tokens: int, reply_tokens: int) -> Need:
-    return Need(price.of(prompt_tokens, reply_tokens), prompt_tokens + reply_tokens)
+    dearest = max(price.of(prompt_tokens, reply_tokens), price.of(prompt_tokens, reply_tokens, cache_write_tokens=prompt_tokens))
+    return Need(dearest, prompt_tokens + reply_tokens)

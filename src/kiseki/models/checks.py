@@ -113,9 +113,8 @@ def _way(reply: ChatReply) -> str:
 def _wrong(calls: tuple[ToolCall, ...]) -> str:
     """What is wrong with the first of them; "" where nothing is."""
     call = calls[0]
-    try:
-        arguments = msgspec.json.decode(call.arguments, type=dict[str, Any])
-    except msgspec.DecodeError:
+    arguments = _object_in(call.arguments)
+    if arguments is None:
         return f"the arguments of its call are no JSON object: {_excerpt(call.arguments)}"
     if call.name != LOOK_UP.name:
         return f"it calls {_excerpt(call.name)!r}, which is no tool that it was given"
@@ -134,10 +133,10 @@ def _with_results(said: Message, turn: int) -> list[Message]:
 
 
 def _result(call: ToolCall) -> str:
-    try:
-        colour = str(msgspec.json.decode(call.arguments, type=dict[str, Any]).get("colour", ""))
-    except msgspec.DecodeError:
+    arguments = _object_in(call.arguments)
+    if arguments is None:
         return "error: the arguments are no JSON object"
+    colour = str(arguments.get("colour", ""))
     return CODES.get(colour.strip().lower(), f"error: there is no code of {_excerpt(colour)!r}, only of {', '.join(CODES)}")
 
 
@@ -179,11 +178,10 @@ async def no_reasoning(ask: Asker) -> Answer:
 async def json_mode(ask: Asker) -> Answer:
     """JSON of a schema that the prompt says nothing of."""
     reply = await ask(_asks("How many legs has a cat? Answer in JSON.", json_schema=SCHEMA))
-    try:
-        said = msgspec.json.decode(reply.message.content)
-    except msgspec.DecodeError:
-        return Answer("no", f"no JSON: {_shown(reply)}")
-    if isinstance(said, dict) and list(said) == [COUNTED]:
+    said = _object_in(reply.message.content)
+    if said is None:
+        return Answer("no", f"no JSON object: {_shown(reply)}")
+    if list(said) == [COUNTED]:
         return Answer("yes", "output is held to a schema")
     return Answer("partly", f"JSON, but not of the schema: {_shown(reply)}")
 
@@ -246,6 +244,14 @@ def context_length(given: int | None, listed: int | None) -> Answer:
     return Answer("no", "not listed: a full context is seen only when the endpoint refuses; --context_length=N says it")
 
 
+def _object_in(text: str) -> dict[str, Any] | None:
+    """The JSON object that a model wrote; None where it is none, or one too deep."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 def _shown(reply: ChatReply) -> str:
     """A reply in a few words."""
     if reply.message.content.strip():
@@ -258,4 +264,4 @@ def _shown(reply: ChatReply) -> str:
 def _excerpt(text: str) -> str:
     from kiseki.trajectory.text import printable
 
-    return printable(" ".join(text.split()), EXCERPT)
+    return printable(" ".join(text[: 10 * EXCERPT].split()), EXCERPT)

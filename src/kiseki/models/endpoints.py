@@ -6,7 +6,7 @@ How each kind of host spells what the settings say is its dialect's (`models/dia
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -93,6 +93,19 @@ def resolve_api_key(base_url: str, api_key: str, environ: Mapping[str, str]) -> 
             return value
     names = " or ".join(host.keys)
     raise UsageError(f"No API key for {urlsplit(base_url).hostname}: set {names}, or pass --api_key.")
+
+
+def with_fallback(settings: ModelSettings, models: Sequence[str], base_url: str) -> ModelSettings:
+    """The settings with models that are asked, by the same settings, where the model is gone or refuses. `base_url`: where, ""
+    for the same place. Raises UsageError for a place without models."""
+    if base_url and not models:
+        raise UsageError("--fallback_base_url needs --fallback_model, the models that are asked there")
+    there = base_url or settings.base_url
+    key = settings.api_key if there == settings.base_url else ""
+    fallback = [
+        msgspec.structs.replace(settings, model=name, base_url=there, api_key=key, context_length=None) for name in models
+    ]
+    return msgspec.structs.replace(settings, fallback=tuple(fallback))
 
 
 def api_mode_of(settings: ModelSettings) -> str:

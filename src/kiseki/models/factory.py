@@ -106,8 +106,8 @@ def open_client(settings: ModelSettings) -> ChatClient:
         from kiseki.models.text_tools.auto import AutoTools
 
         return AutoTools(client)
-    if mode == "json" or mode == "hermes":
-        from kiseki.models.text_tools.client import TextTools
+    if mode == "native":
+        return client
+    from kiseki.models.text_tools.client import TextTools
 
-        return TextTools(client, mode)
-    return client
+    return TextTools(client, mode)

@@ -53,14 +53,14 @@ def to_sharegpt(messages: Sequence[Message], tools: msgspec.Raw | str) -> list[T
     one `tool` turn, in the order of their calls.
     """
     own_system = [each.content for each in messages if each.role == "system"]
-    turns = [Turn("system", "\n\n".join([_tools_text(tools), *own_system]))]
+    turns = [Turn("system", "\n\n".join([tools_text(tools), *own_system]))]
     results: list[Message] = []
     place: dict[str, int] = {}  # of each call in its turn; results may have come in another order
 
     def flush() -> None:
         if results:
             results.sort(key=lambda result: place.get(result.tool_call_id, len(place)))
-            turns.append(Turn("tool", "\n".join(map(_response_text, results))))
+            turns.append(Turn("tool", "\n".join(map(response_text, results))))
             results.clear()
 
     for message in messages:
@@ -77,7 +77,7 @@ def to_sharegpt(messages: Sequence[Message], tools: msgspec.Raw | str) -> list[T
     return turns
 
 
-def _tools_text(tools: msgspec.Raw | str) -> str:
+def tools_text(tools: msgspec.Raw | str) -> str:
     text = tools if isinstance(tools, str) else bytes(tools).decode()
     return f"{TOOLS_PREAMBLE}<tools>\n{escape_json(text)}\n</tools>\n{CALL_FORMAT}"
 
@@ -87,21 +87,21 @@ def _gpt_text(message: Message) -> str:
     parts = [f"<think>\n{escape_text(reasoning)}\n</think>\n" if reasoning else "<think>\n</think>\n"]
     if message.content:
         parts.append(escape_text(message.content))
-    calls = "\n".join(_call_text(call) for call in message.tool_calls)
+    calls = "\n".join(call_text(call) for call in message.tool_calls)
     if message.content and calls:
         parts.append("\n")
     parts.append(calls)
     return "".join(parts)
 
 
-def _call_text(call: ToolCall) -> str:
+def call_text(call: ToolCall) -> str:
     arguments = call.arguments.strip() or "{}"
     if not is_json_object(arguments):
         arguments = _encode(call.arguments)
     return f'<tool_call>\n{{"name": {escape_json(_encode(call.name))}, "arguments": {escape_json(arguments)}}}\n</tool_call>'
 
 
-def _response_text(message: Message) -> str:
+def response_text(message: Message) -> str:
     content = message.content.strip()
     if not (content[:1] in ("{", "[") and _is_json(content)):
         content = _encode(message.content)

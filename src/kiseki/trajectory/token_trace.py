@@ -82,7 +82,8 @@ def prompts(calls: Iterable[ModelCall]) -> list[Ids | None]:
 def segments(calls: Sequence[ModelCall]) -> list[Segment]:
     """The contiguous sequences of a rollout, in order; empty where no call has ids.
 
-    What a call without ids of prompt and completion said stands, as far as a later prompt repeats it, among the ids that were put into that prompt.
+    What a call without ids of prompt and completion said stands, as far as a later prompt repeats it, among the ids that were put
+    into that prompt.
     """
     found: list[tuple[Ids, list[Piece]]] = []
     so_far: Ids = ()

@@ -73,7 +73,7 @@ def test_native_alone_reads_no_text() -> None:
 
 def test_where_tools_are_refused_they_are_told_in_the_text_from_there_on() -> None:
     # results are the user's words there, so it is they by which the second turn is known
-    rules = [{"match": "blue", "turns": [{"content": "Blue."}]}, {"turns": [{"content": AS_TEXT}]}]
+    rules: list[dict[str, Any]] = [{"match": "blue", "turns": [{"content": "Blue."}]}, {"turns": [{"content": AS_TEXT}]}]
     (first, second), bodies = converse(rules, takes_tools=False)
     assert first.message.tool_calls[0].name == "look" and first.call.tool_calls_as == "hermes"
     assert second.message.content == "Blue."
@@ -88,7 +88,7 @@ def test_json_mode_holds_the_reply_to_a_schema() -> None:
     call = {"thought": "The sky.", "tool_calls": [{"name": "look", "arguments": {"at": "sky"}}]}
     answer = {"thought": "Seen.", "answer": "Blue."}
     texts = [msgspec.json.encode(each).decode() for each in (answer, call)]
-    rules = [{"match": "blue", "turns": [{"content": texts[0]}]}, {"turns": [{"content": texts[1]}]}]
+    rules: list[dict[str, Any]] = [{"match": "blue", "turns": [{"content": texts[0]}]}, {"turns": [{"content": texts[1]}]}]
     (first, second), bodies = converse(rules, tool_call_mode="json")
     assert (first.message.reasoning, first.message.tool_calls[0].name) == ("The sky.", "look")
     assert first.call.tool_calls_as == "json"

@@ -90,7 +90,7 @@ class AnthropicDialect:
         pieces = list(encoded)
         if images:  # asked once: nothing grows on it, and nothing of it is kept
             pieces.append(self._piece(messages[-1], _open_role(messages, pieces), images))
-        elif self._mark is MARK:
+        elif self._mark is MARK and request.tools:  # else it is asked once, and writing to the cache costs more than reading
             _mark_ends(messages, pieces)
         if (role := _open_role(messages, pieces)) in ("", "system"):
             pieces.append(self._piece(Message("user", _NOTHING_SAID), role))

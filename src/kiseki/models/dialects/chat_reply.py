@@ -99,7 +99,7 @@ def decode_completion(body: bytes) -> WireCompletion:
     """`body` as an answer or a chunk. Raises BadResponse where it is none."""
     try:
         return _decode_completion(body)
-    except msgspec.DecodeError as error:  # ValidationError included
+    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError included
         try:
             # Lone surrogates, NaN and broken UTF-8 are no JSON to msgspec, yet servers send them.
             loose = json.loads(body.decode("utf-8-sig", "replace"))
@@ -184,7 +184,7 @@ def _tokens(answer: WireCompletion) -> CallTokens | None:
 
 
 def _ids_of_llama_cpp(verbose: Any, logprobs: Any) -> tuple[int, ...] | None:
-    """Where the answer was not streamed all that was sampled, else what has logprobs: not the parts of a character, nor an end."""
+    """Where the answer was not streamed all that was sampled, else what has logprobs: no part of a character, and no end."""
     found = _ids(verbose.get("tokens")) if isinstance(verbose, dict) else None
     return found or _ids([each.get("id") if isinstance(each, dict) else None for each in _entries(logprobs)]) or None
 

@@ -22,8 +22,7 @@ from urllib.parse import urlsplit
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
-from kiseki.models.dialects.chat import routing_fields
-from kiseki.models.dialects.chat import object_text
+from kiseki.models.dialects.chat import object_text, routing_fields
 from kiseki.models.dialects.responses_reply import ITEMS, SOURCE, Asked, decode_response, reply_of
 from kiseki.models.dialects.responses_stream import StreamedResponse
 from kiseki.models.endpoints import ModelSettings

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-
 from kiseki.errors import BadRequest
 from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo
 from kiseki.models.text_tools.client import TextTools

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,8 @@ TOOLSETS_KEPT = 64
 class TextTools:
     """Owns no connection: `close` closes the client behind it."""
 
-    def __init__(self, client: ChatClient, mode: Literal["hermes", "json"]) -> None:
+    def __init__(self, client: ChatClient, mode: str) -> None:
+        """`mode`: one of `MODES`."""
         self._client = client
         self._mode = MODES[mode]
         self._known: dict[int, tuple[tuple[ToolSchema, ...], str, msgspec.Raw]] = {}

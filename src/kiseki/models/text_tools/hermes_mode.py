@@ -10,23 +10,23 @@ import msgspec
 from kiseki.models.base import ToolSchema
 from kiseki.models.text_tools.parsing import parse
 from kiseki.models.text_tools.rewriting import Mode, Reading
-from kiseki.trajectory.sharegpt import _call_text, _response_text, _tools_text
+from kiseki.trajectory.sharegpt import call_text, response_text, tools_text
 from kiseki.trajectory.types import Message
 
 
 def prompt(tools: tuple[ToolSchema, ...]) -> str:
     """The tools as OpenAI's API lists them, and how to call one."""
     functions = [{"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in tools]
-    return _tools_text(msgspec.Raw(msgspec.json.encode([{"type": "function", "function": each} for each in functions])))
+    return tools_text(msgspec.Raw(msgspec.json.encode([{"type": "function", "function": each} for each in functions])))
 
 
 def write_turn(message: Message) -> str:
     """What the assistant said, then its calls."""
-    return "\n".join([*([message.content] if message.content else []), *map(_call_text, message.tool_calls)])
+    return "\n".join([*([message.content] if message.content else []), *map(call_text, message.tool_calls)])
 
 
 def write_results(results: Sequence[Message]) -> str:
-    return "\n".join(map(_response_text, results))
+    return "\n".join(map(response_text, results))
 
 
 def read(text: str, tools: tuple[ToolSchema, ...]) -> Reading:
