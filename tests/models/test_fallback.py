@@ -102,18 +102,19 @@ def test_refusals_of_a_model_with_a_fallback_do_not_stop_a_run() -> None:
 def test_what_one_model_signed_goes_back_to_it_alone() -> None:
     details = [{"type": "reasoning.text", "text": "hm", "signature": "mine"}]
     turn = {"tool_calls": [{"name": "look", "arguments": {}}], "message": {"reasoning_details": details}}
-    with MockServer([{"turns": [turn, {"content": "done", "fault": {"kind": "content_filter"}}]}], record=9) as own:
-        with MockServer([{"turns": [turn, {"content": "done"}]}], record=9) as other:
-            encoded: list[bytes] = []
-            (first,) = ask(own, other, requests=[ChatRequest(PROMPT, encoded=encoded)])
-            assert first.message.provider_fields["reasoning_details"] == details
-            call = ToolCall("c1", "look", "{}")
-            said = Message("assistant", provider_fields=first.message.provider_fields, tool_calls=(call,), reasoning="hm")
-            messages = (*PROMPT, said, Message("tool", "seen", tool_call_id="c1", name="look"))
-            (second,) = ask(own, other, requests=[ChatRequest(messages, encoded=encoded)])
-            assert second.call.fallback == "other-0"
-            sent_own = own.stats(log=True)["log"][-1]["body"]["messages"][1]
-            sent_other = other.stats(log=True)["log"][-1]["body"]["messages"][1]
+    refusing = [{"turns": [turn, {"content": "done", "fault": {"kind": "content_filter"}}]}]
+    answering = [{"turns": [turn, {"content": "done"}]}]
+    with MockServer(refusing, record=9) as own, MockServer(answering, record=9) as other:
+        encoded: list[bytes] = []
+        (first,) = ask(own, other, requests=[ChatRequest(PROMPT, encoded=encoded)])
+        assert first.message.provider_fields["reasoning_details"] == details
+        call = ToolCall("c1", "look", "{}")
+        said = Message("assistant", provider_fields=first.message.provider_fields, tool_calls=(call,), reasoning="hm")
+        messages = (*PROMPT, said, Message("tool", "seen", tool_call_id="c1", name="look"))
+        (second,) = ask(own, other, requests=[ChatRequest(messages, encoded=encoded)])
+        assert second.call.fallback == "other-0"
+        sent_own = own.stats(log=True)["log"][-1]["body"]["messages"][1]
+        sent_other = other.stats(log=True)["log"][-1]["body"]["messages"][1]
     assert sent_own["reasoning_details"] == details
     assert "reasoning_details" not in sent_other and "answered_by" not in sent_other | sent_own
     assert sent_other["reasoning"] == "hm"
