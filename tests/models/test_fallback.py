@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from kiseki.errors import AuthError, BadRequest, ContextLengthExceeded, ProviderError
-from kiseki.models.base import ChatModel, ChatReply, ChatRequest
+from kiseki.models.admission import Admission, LocalDoor
+from kiseki.models.asking import AskedModel
+from kiseki.models.base import ChatModel, ChatReply, ChatRequest, Encoded
+from kiseki.models.breaker import Breaker
+from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings
-from kiseki.models.factory import open_model
-from kiseki.models.fallback import is_gone
+from kiseki.models.factory import open_client, open_model, own_door
+from kiseki.models.fallback import AWAY_SECONDS, FallbackModel, is_gone
 from kiseki.models.mock_server import MockServer
 from kiseki.models.prices import Price
+from kiseki.models.rate_limit import RateLimit
 from kiseki.trajectory.record import usage_of
 from kiseki.trajectory.types import Message, ModelCall, Record, ToolCall, Usage
 
@@ -56,12 +61,68 @@ def test_a_model_that_is_gone_is_asked_once() -> None:
         assert own.stats()["calls"] == 1
 
 
-@pytest.mark.parametrize("kind", ["bad_request", "content_filter", "error_500", "not_json"])
-def test_one_that_refuses_or_fails_is_asked_again_next_time(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["bad_request", "content_filter"])
+def test_one_that_refuses_is_asked_again_next_time(kind: str) -> None:
     with MockServer(failing(kind)) as own, MockServer(ANSWER) as other:
         replies = ask(own, other, requests=[ChatRequest(PROMPT)] * 2)
         assert [each.call.fallback for each in replies] == ["other-0"] * 2
         assert own.stats()["calls"] == 2
+
+
+@pytest.mark.parametrize("kind", ["error_500", "not_json", "reset"])
+def test_one_that_fails_is_left_alone_for_a_while(kind: str) -> None:
+    async def run() -> list[str]:
+        now = 0.0
+        models = [(each.model, AskedModel(open_client(each), own_door(each), each, falls_back=True)) for each in (own, other)]
+        model = FallbackModel(models, clock=lambda: now)
+        replies = []
+        for moment in (0.0, 1.0, AWAY_SECONDS - 1, AWAY_SECONDS + 1):
+            now = moment
+            replies.append(await model.complete(ChatRequest(PROMPT)))
+        await model.close()
+        return [each.call.fallback for each in replies]
+
+    with MockServer(failing(kind)) as first, MockServer(ANSWER) as second:
+        own = ModelSettings("own", first.base_url, max_retries=0)
+        other = ModelSettings("other", second.base_url)
+        assert asyncio.run(run()) == ["other"] * 4
+        assert first.stats()["calls"] == 2
+
+
+def test_an_outage_of_a_model_with_a_fallback_holds_up_and_stops_nothing() -> None:
+    with MockServer(failing("error_500")) as own, MockServer(ANSWER) as other:
+        fallback = (ModelSettings("other", other.base_url, max_retries=0),)
+        settings = ModelSettings("own", own.base_url, max_retries=0, provider_patience=0.01, fallback=fallback)
+
+        async def run() -> tuple[list[ChatReply], str]:
+            admission = Admission(RateLimit(50), Breaker(0.01), Budget())
+            model = open_model(settings, LocalDoor(admission))
+            try:
+                replies = await asyncio.gather(*(model.complete(ChatRequest(PROMPT)) for _ in range(30)))
+            finally:
+                await model.close()
+            return replies, admission.breaker.stopped or admission.words()
+
+        replies, holds = asyncio.run(run())
+    assert {each.call.fallback for each in replies} == {"other"} and holds == ""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_fallback_at_the_same_place_keeps_to_its_limits(elsewhere: bool) -> None:
+    with MockServer(failing("no_model"), latency=0.02) as own, MockServer(ANSWER, latency=0.02) as other:
+        there = other.base_url if elsewhere else own.base_url
+        settings = ModelSettings("own", own.base_url, fallback=(ModelSettings("m", there, max_retries=0),))
+
+        async def run() -> None:
+            model = open_model(settings, LocalDoor(Admission(RateLimit(2), Breaker(300), Budget())))
+            try:
+                await asyncio.gather(*(model.complete(ChatRequest(PROMPT)) for _ in range(20)), return_exceptions=True)
+            finally:
+                await model.close()
+
+        asyncio.run(run())
+        assert own.stats()["peak_in_flight"] <= 2
+        assert other.stats()["calls"] == (20 if elsewhere else 0)
 
 
 def test_what_a_refusal_took_is_counted_once_and_apart() -> None:
@@ -89,8 +150,21 @@ def test_each_in_its_order_and_the_last_ones_word_counts() -> None:
     with MockServer(failing("no_model")) as own, MockServer(failing("content_filter")) as second:
         (reply,) = ask(own, second)
         assert (reply.call.finish_reason, reply.call.fallback) == ("content_filter", "other-0")
-    with MockServer(failing("content_filter")) as own, MockServer(failing("bad_request")) as second, pytest.raises(BadRequest):
+    with MockServer(failing("bad_request")) as own, MockServer(failing("bad_request")) as second, pytest.raises(BadRequest):
         ask(own, second)
+
+
+def test_a_filtered_reply_that_was_paid_for_is_the_reply_where_no_other_is() -> None:
+    with MockServer(failing("content_filter")) as own, MockServer(failing("bad_request")) as second:
+        (reply,) = ask(own, second)
+    assert (reply.call.finish_reason, reply.call.fallback, reply.call.usage.prompt_tokens) == ("content_filter", "", 40)
+    with (
+        MockServer(failing("content_filter")) as own,
+        MockServer(failing("content_filter")) as second,
+        MockServer(failing("bad_request")) as third,
+    ):
+        (reply,) = ask(own, second, third)
+    assert (reply.call.fallback, reply.call.usage.prompt_tokens, reply.call.refused.prompt_tokens) == ("other-0", 40, 40)
 
 
 def test_refusals_of_a_model_with_a_fallback_do_not_stop_a_run() -> None:
@@ -105,7 +179,7 @@ def test_what_one_model_signed_goes_back_to_it_alone() -> None:
     refusing = [{"turns": [turn, {"content": "done", "fault": {"kind": "content_filter"}}]}]
     answering = [{"turns": [turn, {"content": "done"}]}]
     with MockServer(refusing, record=9) as own, MockServer(answering, record=9) as other:
-        encoded: list[bytes] = []
+        encoded = Encoded()
         (first,) = ask(own, other, requests=[ChatRequest(PROMPT, encoded=encoded)])
         assert first.message.provider_fields["reasoning_details"] == details
         call = ToolCall("c1", "look", "{}")

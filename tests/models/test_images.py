@@ -14,7 +14,7 @@ from support import with_client
 from tools.pictures import picture
 
 from kiseki.models.asking import AskedModel
-from kiseki.models.base import ChatReply, ChatRequest
+from kiseki.models.base import ChatReply, ChatRequest, Encoded
 from kiseki.models.dialects.base import IMAGE_SIZE
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import open_client
@@ -85,11 +85,11 @@ def test_images_go_with_the_last_message_alone() -> None:
 def test_an_image_counts_as_tokens_and_not_as_text() -> None:
     client = open_client(ModelSettings("m", "http://127.0.0.1:1/v1"))
     messages = (Message("user", "What is it?"),)
-    encoded: list[bytes] = []
+    encoded = Encoded()
     _, text = client.encode(ChatRequest(messages, encoded=encoded))
     before = list(encoded)
     small = client.encode(ChatRequest(messages, images=("data:image/png;base64,AAAA",)))[1]
-    large = client.encode(ChatRequest(messages, images=("data:image/png;base64," + "A" * 1_000_000,), encoded=encoded[:0]))[1]
+    large = client.encode(ChatRequest(messages, images=("data:image/png;base64," + "A" * 1_000_000,), encoded=Encoded()))[1]
     assert text + IMAGE_SIZE < small == large < text + IMAGE_SIZE + 100
     assert encoded == before
 

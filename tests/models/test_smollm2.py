@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from kiseki.errors import AuthError, BadRequest, ContextLengthExceeded
-from kiseki.models.base import ChatReply, ChatRequest
+from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import open_client
 from kiseki.models.listing import Listings
 from kiseki.models.smollm2 import CONTEXT, KEY_PREFIX, SMOLLM2, Server
+from kiseki.models.text_tools.reply_schema import reply_schema
+from kiseki.tools.toolsets import TOOLSETS, load_tools
 from kiseki.trajectory.types import Message
 
 HELLO = (Message("user", "Say hello."),)
@@ -31,7 +33,7 @@ def server() -> Iterator[Server]:
 def ask(server: Server, *requests: ChatRequest, key: str = "", **fields: Any) -> list[ChatReply]:
     """The replies to requests that are made at once."""
     settings = server.settings(ModelSettings(SMOLLM2, **{"max_tokens": 6, "temperature": 0.0, **fields}))
-    settings = msgspec.structs.replace(settings, api_key=key or settings.api_key, tool_call_mode="auto")
+    settings = msgspec.structs.replace(settings, api_key=key or settings.api_key)
 
     async def run() -> list[ChatReply]:
         client = open_client(settings)
@@ -75,6 +77,27 @@ def test_output_is_held_to_a_schema(server: Server, stream: bool) -> None:
     said = json.loads(reply.message.content)
     assert said["kind"] in ("plant", "animal")
     assert 0 <= said["legs"] <= 8
+
+
+def test_the_schema_of_all_tools_is_one_that_it_takes(server: Server) -> None:
+    tools = tuple(tool.schema for tool in load_tools([name for name in TOOLSETS if name != "search"]))
+    (reply,) = ask(server, ChatRequest(HELLO, json_schema=reply_schema(tools)), max_tokens=20)
+    assert '"thought"' in reply.message.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_are_called_in_json(server: Server, stream: bool) -> None:
+    """Or it answers: which of the two is the model's affair."""
+    parameters = {"type": "object", "properties": {"legs": {"type": "integer"}}, "required": ["legs"]}
+    tool = ToolSchema("count_legs", "Say how many legs there are.", msgspec.Raw(json.dumps(parameters).encode()))
+    request = ChatRequest((Message("user", "Count the legs of two cats with count_legs."),), (tool,), seed=3)
+    (reply,) = ask(server, request, max_tokens=200, stream=stream, tool_call_mode="json")
+
+    assert reply.message.content or reply.message.tool_calls
+    for call in reply.message.tool_calls:
+        assert call.name == "count_legs"
+        assert isinstance(json.loads(call.arguments)["legs"], int)
+    assert reply.call.tool_calls_as == ("json" if reply.message.tool_calls else "")
 
 
 @pytest.mark.parametrize("words", ["Say hello.", "Repeat exactly: 🚀 日本語 軌跡"])

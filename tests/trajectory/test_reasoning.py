@@ -22,6 +22,8 @@ def inline(content: str, *, cut_short: bool = False, has_native: bool = False) -
         ("<think>\na\n</think>\n\nb", "b", "a"),
         ("\n <think>a</think> b\n", "b\n", "a"),
         ("<thinking>a</thinking>b", "b", "a"),
+        ("<thought>a</thought>b", "b", "a"),
+        ("A <thought>a</thought>b", "A <thought>a</thought>b", ""),
         ("<think></think>b", "b", ""),
         ("<think>\n\n</think>\n\nb", "b", ""),
         ("<think>a</think><think>b</think>c", "c", "a\n\nb"),

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from kiseki.models.base import ToolSchema
+from kiseki.models.base import Encoded, ToolSchema
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS
 from kiseki.trajectory.types import ContextCut, Message, ModelCall
 
@@ -68,7 +68,7 @@ class Context:
         """`opening`: what is sent before the conversation's own messages, and never cut."""
         self.cuts: dict[tuple[int, int], ContextCut] = {}
         """By call and message; `ContextCut.message` counts the conversation's own messages here."""
-        self.encoded: list[bytes] = []
+        self.encoded = Encoded()
         """For `ChatRequest.encoded`: another list after each cut."""
         self._opening = tuple(opening)
         self._window = window
@@ -173,7 +173,7 @@ class Context:
         if at < self._counted:
             self._removed += self._sizes[at] - size
         self._sent[at], self._sizes[at] = message, size
-        self.encoded = []
+        self.encoded = Encoded()
         self.cuts[self._calls, at] = ContextCut(self._calls, at, 2 * half, len(whole.content))
 
 

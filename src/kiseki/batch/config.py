@@ -71,7 +71,8 @@ class BatchConfig(msgspec.Struct, frozen=True):
     @property
     def filters_reasoning(self) -> bool:
         """What `auto` means: on, unless reasoning was switched off."""
-        return self.reasoning_filter == "on" or (self.reasoning_filter == "auto" and not self.model.reasoning_disabled)
+        reasons = not (self.model.reasoning_disabled or self.model.reasoning_effort == "none")
+        return self.reasoning_filter == "on" or (self.reasoning_filter == "auto" and reasons)
 
     @property
     def reasoning_words(self) -> str:

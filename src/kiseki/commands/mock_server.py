@@ -1,4 +1,4 @@
-"""`kiseki mock-server`: a fault-injecting OpenAI-compatible model on loopback, for tries without a key and for load tests."""
+"""`kiseki mock-server`: a fault-injecting model server on loopback, for tries without a key and for load tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_PORT = 8099
 EPILOG = f"""\
 example: kiseki mock-server --port=8099 --fault rate_limit=0.1 --fault torn=0.05
          kiseki mock-server --requests_per_minute=600 --fail_after=100 --fail_kind=no_credit --price=3,15
-then:    kiseki batch … --base_url=http://127.0.0.1:8099/v1 --model=any
+then:    kiseki batch … --base_url=http://127.0.0.1:8099/v1 --model=any [--api_mode=anthropic or responses]
 
 A script is JSON or YAML; the first rule that matches the last user text wins:
   [{{"match": "weather", "turns": [{{"tool_calls": [{{"name": "terminal", "arguments": {{"command": "date"}}}}]}},
@@ -28,7 +28,8 @@ Kinds of fault: {", ".join(FAULT_KINDS)}."""
 
 
 def build_parser() -> Parser:
-    parser = Parser("kiseki mock-server", "An OpenAI-compatible model server on loopback that injects faults.", EPILOG)
+    words = "A model server on loopback that injects faults: OpenAI's chat and Responses APIs, and Anthropic's Messages."
+    parser = Parser("kiseki mock-server", words, EPILOG)
 
     def add(name: str, **options: Any) -> None:
         parser.add_argument(f"--{name}", **options)

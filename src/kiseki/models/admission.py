@@ -20,6 +20,7 @@ from kiseki.errors import BudgetSpent, NotAdmitted, RunStopped
 from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget, Need
 from kiseki.models.calls import DROPPED, NOT_SENT, CallEnd, Change
+from kiseki.models.prices import Price
 from kiseki.models.rate_limit import RateLimit
 
 TURNED_DOWN = 10
@@ -42,6 +43,8 @@ class Ask(msgspec.Struct, frozen=True):
     elsewhere: Need | None = None
     """What it may take at worst, where it goes to another endpoint: then only the budget is asked, and it says nothing about
     this one. Default: it goes to this one."""
+    price: Price | None = None
+    """Of the model that is asked, where that may be another than the run's. Default: the run's."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -139,7 +142,8 @@ class Admission:
                 self.changed(Change("tokens", NO_TOKENS))
         if call.ask.elsewhere is None:
             changes = self.limit.end(now, call.number, end)
-            changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)
+            if not end.falls_back:
+                changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)
             for change in changes:
                 self.changed(change)
         self._let_in()
@@ -173,7 +177,7 @@ class Admission:
             del waiting[key]
             answer(RunStopped(self.breaker.stopped))
             return True
-        need = ask.elsewhere or self.budget.worst_case(ask.prompt_tokens)
+        need = ask.elsewhere or self.budget.worst_case(ask.prompt_tokens, ask.price)
         allowed = self.budget.ask(need)
         if allowed == "no":
             del waiting[key]

@@ -35,12 +35,15 @@ class AskedModel:
         settings: ModelSettings,
         *,
         elsewhere: bool = False,
+        falls_back: bool = False,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`elsewhere`: the endpoint is not the one that the door's admission is of; then only the budget is asked."""
+        """`elsewhere`: the endpoint is not the one that the door's admission is of; then only the budget is asked. `falls_back`:
+        another model is asked where this one fails."""
         self.client = client
         self._elsewhere = elsewhere
+        self._falls_back = falls_back
         self._door = door
         self._settings = settings
         self._rng = rng or random.Random()
@@ -56,7 +59,8 @@ class AskedModel:
             while True:
                 worst = self._worst_case(tokens)
                 held.set(worst.cost)
-                ask = Ask(tokens, request.again or retries.made > 0, worst if self._elsewhere else None)
+                again = request.again or retries.made > 0
+                ask = Ask(tokens, again, worst if self._elsewhere else None, self._settings.price)
                 key, admitted = self._door.ask(ask)
                 end = NOT_SENT
                 try:
@@ -71,7 +75,7 @@ class AskedModel:
                     request.allowance.spend(reply.call.usage.cost)
                     return reply
                 except ProviderError as error:
-                    end = end_of_error(error, refusals_end_runs=not self._settings.fallback)
+                    end = end_of_error(error, falls_back=self._falls_back)
                     risk = 0.0 if end.known else worst.cost
                     risked += risk
                     request.allowance.spend(risk)

@@ -23,6 +23,13 @@ class ToolSchema(msgspec.Struct, frozen=True):
     """JSON schema (an object) of the arguments, as JSON text."""
 
 
+class Encoded(list[bytes]):
+    """What a client keeps of the messages of one conversation that it has already sent, in their order."""
+
+    in_text = False
+    """It was made of messages that tell the tools in their text (`text_tools.auto`)."""
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
     """One model call."""
 
@@ -32,9 +39,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     seed: int | None = None
     allowance: Allowance = NO_LIMIT
     """What pays for this call. Default: no limit."""
-    encoded: list[bytes] = []
-    """The same list for every call of a conversation, which only grows: what the client keeps here of the messages already sent,
-    in their order, is not made anew on each turn. Default: empty."""
+    encoded: Encoded = msgspec.field(default_factory=Encoded)
+    """The same for every call of a conversation to one model, as long as it only grows: what is kept here is not made anew on
+    each turn. Default: empty."""
     images: tuple[str, ...] = ()
     """Shown with the last message, which is the user's: `data:` URIs, in order. Default: none."""
     json_schema: msgspec.Raw = msgspec.Raw(b"")

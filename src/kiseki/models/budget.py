@@ -59,8 +59,9 @@ class Budget:
         """What is spent, and what is reserved for calls under way."""
         return Need(self.cost + self.reserved_cost, self.tokens + self.reserved_tokens)
 
-    def worst_case(self, prompt_tokens: int) -> Need:
-        return worst_case(self._price, prompt_tokens, self._fixed_reply or self._longest_reply)
+    def worst_case(self, prompt_tokens: int, price: Price | None = None) -> Need:
+        """`price`: of the model that is asked; default the run's."""
+        return worst_case(price or self._price, prompt_tokens, self._fixed_reply or self._longest_reply)
 
     def ask(self, need: Need) -> Literal["yes", "wait", "no"]:
         """Whether a call may be made. `wait`: it can be, if one that is under way takes less than was reserved for it."""

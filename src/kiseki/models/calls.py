@@ -35,6 +35,8 @@ class CallEnd(msgspec.Struct, frozen=True):
     """What the endpoint said, without secrets."""
     without_tokens: bool = False
     """It did not give the token ids of prompt and reply though they were asked for."""
+    falls_back: bool = False
+    """It failed, and another model is asked in its place: no reason to hold up the run's other calls, or to stop it."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -62,9 +64,7 @@ def end_of_reply(reply: ChatReply, rate: RateInfo | None, *, wants_tokens: bool 
     )
 
 
-def end_of_error(error: ProviderError, *, refusals_end_runs: bool = True) -> CallEnd:
-    """`refusals_end_runs`: whether a run whose calls are all refused is to be stopped (default: True); not where another model is
-    asked then."""
+def end_of_error(error: ProviderError, *, falls_back: bool = False) -> CallEnd:
     if is_limited(error):
         kind: Literal["ok", "limited", "transient", "refused", "denied"] = "limited"
     elif isinstance(error, AuthError):
@@ -72,10 +72,17 @@ def end_of_error(error: ProviderError, *, refusals_end_runs: bool = True) -> Cal
     elif error.retryable:
         kind = "transient"
     else:
-        kind = "ok" if isinstance(error, ContextLengthExceeded) or not refusals_end_runs else "refused"
+        kind = "ok" if isinstance(error, ContextLengthExceeded) else "refused"
     # an error status costs nothing; no answer to what was sent, or a torn one, may have cost a whole reply
     unknown = error.sent and error.status in (0, 200)
-    return CallEnd(kind, known=not unknown, retry_after=error.retry_after, rate=error.rate, words=str(error))
+    return CallEnd(
+        kind,
+        known=not unknown,
+        retry_after=error.retry_after,
+        rate=error.rate,
+        words=str(error),
+        falls_back=falls_back and kind != "denied",
+    )
 
 
 def is_limited(error: ProviderError) -> bool:

@@ -207,9 +207,9 @@ async def token_ids(ask: Asker) -> Answer:
 
 
 async def prompt_cache(ask: Asker) -> Answer:
-    """A longer conversation twice; one with a turn behind it, since of others it is not expected that they go on."""
+    """A longer system prompt twice: the marks that Anthropic's cache wants are put there, as on what rollouts share."""
     question = Message("user", "Which pier has line 50? Answer with a number.")
-    request = ChatRequest((Message("user", REPEATED), Message("assistant", "I have read it."), question))
+    request = ChatRequest((Message("system", REPEATED), question))
     await ask(request)
     usage = (await ask(request)).call.usage
     if usage.cached_tokens:

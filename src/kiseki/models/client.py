@@ -87,6 +87,8 @@ class HttpClient:
                     return answer.reply(started, time.perf_counter() - clock), rate
                 body = await read_body(response, MAX_ANSWER, more=BadResponse(TOO_LARGE))
                 return dialect.reply(body, started, time.perf_counter() - clock), rate
+        except RecursionError as error:
+            raise BadResponse(f"The answer of {url} is nested deeper than any that a model gives.") from error
         except aiohttp.ConnectionTimeoutError as error:
             raise ProviderUnreachable(f"No connection to {url} within {CONNECT_SECONDS:g} s.", sent=False) from error
         except TimeoutError as error:

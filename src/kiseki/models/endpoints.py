@@ -101,10 +101,10 @@ def with_fallback(settings: ModelSettings, models: Sequence[str], base_url: str)
     if base_url and not models:
         raise UsageError("--fallback_base_url needs --fallback_model, the models that are asked there")
     there = base_url or settings.base_url
-    key = settings.api_key if there == settings.base_url else ""
-    fallback = [
-        msgspec.structs.replace(settings, model=name, base_url=there, api_key=key, context_length=None) for name in models
-    ]
+    own = msgspec.structs.replace(settings, context_length=None)
+    if there != settings.base_url:
+        own = msgspec.structs.replace(own, base_url=there, api_key="", api_mode="auto")
+    fallback = [msgspec.structs.replace(own, model=name) for name in models]
     return msgspec.structs.replace(settings, fallback=tuple(fallback))
 
 

@@ -75,13 +75,18 @@ def check_model(settings: ModelSettings) -> None:
 def open_model(settings: ModelSettings, door: Door | None = None) -> ChatModel:
     """The model behind `settings`; its heavy parts are imported only here. `door`: to the run's admission; default: its own."""
     door = door or own_door(settings)
-    model = AskedModel(open_client(settings), door, settings)
-    if not settings.fallback or is_builtin(settings.model):
-        return model
+    if not settings.fallback or settings.model == PRACTICE:
+        return AskedModel(open_client(settings), door, settings)
     from kiseki.models.fallback import FallbackModel
 
-    others = [(each.model, AskedModel(open_client(each), door, each, elsewhere=True)) for each in settings.fallback]
-    return FallbackModel([(settings.model, model), *others])
+    all_of_them = (settings, *settings.fallback)
+    models = [
+        AskedModel(
+            open_client(each), door, each, elsewhere=each.base_url != settings.base_url, falls_back=each is not all_of_them[-1]
+        )
+        for each in all_of_them
+    ]
+    return FallbackModel([(each.model, model) for each, model in zip(all_of_them, models, strict=True)])
 
 
 def own_door(settings: ModelSettings) -> Door:

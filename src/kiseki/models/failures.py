@@ -63,7 +63,7 @@ _NAMED_STATUS = {
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context_window_exceeded|model_context_window_exceeded"
     r"|maximum context length|maximum model length|maximum prompt length|maximum allowed (?:input )?length"
-    r"|context (?:length|size|window)[^.]{0,60}exceed|exceed\w*[^.]{0,60}context (?:length|size|window|limit)"
+    r"|context (?:length|size|window)[^.]{0,60}exceed|exceed\w{0,4}[^.]{0,60}context (?:length|size|window|limit)"
     r"|(?:prompt|input|request) is too long|prompt too long|longer than the (?:model's )?(?:maximum )?context"
     r"|input token count[^.]{0,60}exceeds|exceeded model token limit|reduce the length of the (?:messages|input|prompt)"
     r"|too large for model with|greater than the context length|request_too_large"
@@ -75,14 +75,17 @@ _NO_CREDIT = re.compile(r"credit balance is too low", re.IGNORECASE)
 _SPENT = ("insufficient_quota", "enforced_spend_limit_reached")
 
 _HTML = re.compile(r"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
-_HTML_DROPPED = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->|\Z)|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_HTML_DROPPED = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+WORDS_READ = 8_000
+"""Characters of an error's words, and of an error page, that are looked at: its message stands at the beginning, and looking for
+what it means takes longer than in proportion."""
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ProviderError:
     """The error that an answer with a status other than 200 means. `now` is Unix time by our clock."""
     try:
         decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         decoded = None
     words, code = _words_and_code(decoded) if decoded is not None else ("", "")
     if not words:
@@ -104,6 +107,7 @@ def error_of_object(error: Any) -> ProviderError:
 
 
 def _error(status: int, words: str, code: str, retry_after: float | None, decoded: Any) -> ProviderError:
+    words = words[:WORDS_READ]
     message = f"HTTP {status}: {clean_text(words)}"
     kind: type[ProviderError]
     if status == 429:
@@ -174,6 +178,7 @@ def _plain_text(body: bytes) -> str:
     text = body.decode("utf-8", "replace")
     if not _HTML.match(text):
         return excerpt(body)
-    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+    text = text[:WORDS_READ]
+    title = re.search(r"<title[^<>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
     shown = f"{title[1] if title else ''} {_HTML_DROPPED.sub(' ', text)}"
     return " ".join(html.unescape(shown).split()) or "(an empty HTML page)"

@@ -1,28 +1,34 @@
 """Several models asked one after the other: the run's own, and those that are asked where it is gone or refuses.
 
-A model is gone where its endpoint says that there is none of that name (404, 410, or in words): it is not asked again. It refuses
-where the endpoint does not take the request, or ends the reply as filtered. What fails otherwise falls back too, when its retries
-are spent; only a key that is not taken, a conversation that is too long and a spent budget do not, since the next model would
-meet the same. Each reply's `ModelCall.fallback` names the model, where it is not the run's own.
+- Gone: the endpoint says that there is no such model (404, 410, or in words). It is not asked again.
+- It refuses: the endpoint does not take the request, or ends the reply as filtered. The next request goes to it all the same.
+- It fails, and its retries are spent: for `AWAY_SECONDS` it is not asked. Waiting for a rate limit is no failure.
+
+Only a key that is not taken and a conversation that is too long are no reason to ask another model, which would meet the same.
+What a filtered reply took is kept with the reply that is taken in the end (`ModelCall.refused`); where no other model answers, it
+is the reply. `ModelCall.fallback` names the model that answered, where it is not the run's own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
-from kiseki.errors import AuthError, BadRequest, ContextLengthExceeded, ProviderError
+from kiseki.errors import AuthError, BadRequest, ContextLengthExceeded, NotAdmitted, PromptBudgetSpent, ProviderError
 from kiseki.models.asking import AskedModel
-from kiseki.models.base import NOT_HELD, ChatReply, ChatRequest
+from kiseki.models.base import NOT_HELD, ChatReply, ChatRequest, Encoded
 from kiseki.trajectory.types import Message, Usage
 
 ANSWERED_BY = "answered_by"
 """Key in `provider_fields`: the model that gave them. Signatures and the like mean nothing to another one."""
 REFUSED = "content_filter"
+AWAY_SECONDS = 60.0
+"""Long enough that an outage costs few calls their retries, and short enough that little of a run is another model's after it."""
 _NO_MODEL = re.compile(
     r"model[^.]{0,80}(?:not[ _]found|does(?:n't| not) exist|no longer|decommissioned|deprecated|retired|unknown|not available)"
     r"|(?:no such|unknown|invalid|unsupported) model|not a valid model|no endpoints found|model_not_found|model_not_available",
@@ -33,40 +39,55 @@ _NO_MODEL = re.compile(
 class FallbackModel:
     """A `ChatModel`. `close` it on the event loop where it was used."""
 
-    def __init__(self, models: Sequence[tuple[str, AskedModel]]) -> None:
+    def __init__(self, models: Sequence[tuple[str, AskedModel]], clock: Callable[[], float] = time.monotonic) -> None:
         """`models`: by their ids, two at least, in the order in which they are asked."""
         self._models = models
-        self._gone: set[int] = set()
+        self._clock = clock
+        self._away_until = [0.0] * len(models)
 
     async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
-        refused = Usage()
-        risked = 0.0
+        refused: list[tuple[int, ChatReply]] = []
         last = len(self._models) - 1
         for at, (name, model) in enumerate(self._models):
-            if at in self._gone and at < last:
+            if at < last and self._clock() < self._away_until[at]:
                 continue
             # what a dialect keeps of messages that it has encoded is of no use to another
-            encoded = request.encoded if at == 0 else []
+            encoded = request.encoded if at == 0 else Encoded()
             own = msgspec.structs.replace(request, messages=_for(name, request.messages), encoded=encoded)
             try:
                 reply = await model.complete(own, on_hold)
-            except ProviderError as error:
-                if at == last or isinstance(error, AuthError | ContextLengthExceeded):
-                    raise
-                if is_gone(error):
-                    self._gone.add(at)
+            except (ProviderError, NotAdmitted, PromptBudgetSpent) as error:
+                falls_back = isinstance(error, ProviderError) and not isinstance(error, AuthError | ContextLengthExceeded)
+                if falls_back and at < last:
+                    self._note(at, error)
+                    continue
+                if refused:
+                    break
+                raise
+            if reply.call.finish_reason == REFUSED and at < last:
+                refused.append((at, reply))
                 continue
-            if at < last and reply.call.finish_reason == REFUSED:
-                refused += reply.call.usage
-                risked += reply.risked
-                continue
-            break
-        call = msgspec.structs.replace(reply.call, fallback=name if at else "", refused=refused)
-        return ChatReply(_signed(name, reply.message), call, reply.risked + risked)
+            return self._taken(at, reply, refused)
+        return self._taken(*refused[-1], refused[:-1])
 
     async def close(self) -> None:
         for _, model in self._models:
             await model.close()
+
+    def _note(self, at: int, error: Exception) -> None:
+        assert isinstance(error, ProviderError)
+        if is_gone(error):
+            self._away_until[at] = float("inf")
+        elif error.retryable:
+            self._away_until[at] = self._clock() + AWAY_SECONDS
+
+    def _taken(self, at: int, reply: ChatReply, refused: Sequence[tuple[int, ChatReply]]) -> ChatReply:
+        name, message = self._models[at][0], reply.message
+        if message.provider_fields:
+            message = msgspec.structs.replace(message, provider_fields={**message.provider_fields, ANSWERED_BY: name})
+        took = sum((each.call.usage for _, each in refused), Usage())
+        call = msgspec.structs.replace(reply.call, fallback=name if at else "", refused=took)
+        return ChatReply(message, call, reply.risked + sum(each.risked for _, each in refused))
 
 
 def is_gone(error: ProviderError) -> bool:
@@ -79,12 +100,6 @@ def _for(name: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if all(each.provider_fields.get(ANSWERED_BY, name) == name for each in messages):
         return messages
     return tuple(
-        msgspec.structs.replace(each, provider_fields={}) if each.provider_fields.get(ANSWERED_BY, name) != name else each
+        each if each.provider_fields.get(ANSWERED_BY, name) == name else msgspec.structs.replace(each, provider_fields={})
         for each in messages
     )
-
-
-def _signed(name: str, message: Message) -> Message:
-    if not message.provider_fields:
-        return message
-    return msgspec.structs.replace(message, provider_fields={**message.provider_fields, ANSWERED_BY: name})

@@ -6,6 +6,7 @@ say what their own API takes. docs/models.md holds this table for people to read
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Callable
 from typing import Any
@@ -56,8 +57,18 @@ class Host(msgspec.Struct, frozen=True):
     """The API that it is asked by: `chat`, `responses` or `anthropic`."""
     json_schema: str = "json_schema"
     """What `response_format` can ask of a reply in the chat API: `json_schema`, only `json_object`, or "" for neither."""
+    call_id: Callable[[str], str] = str
+    """A tool call's id as the host takes it. Default: any."""
+    unsigned_call: Extras | None = None
+    """What its tool calls carry as `extra_content` where another model wrote them. Default: nothing."""
     always: Extras = {}
     """Body fields of every request in the chat API. Default: none."""
+
+
+def _nine_characters(call_id: str) -> str:
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return hashlib.blake2b(call_id.encode(), digest_size=8).hexdigest()[:9]
 
 
 def _effort_field(effort: str) -> Extras:
@@ -160,6 +171,7 @@ HOSTS = (
         effort=_effort_field,
         efforts=_OPENAI_EFFORTS,
         no_reasoning=_NO_EFFORT,
+        call_id=_nine_characters,  # it refuses any other ("Tool call id must be a-z, A-Z, 0-9, with a length of 9")
         seed="random_seed",
         stream_usage=False,  # it refuses fields that it does not know, and reports usage anyway
         echo=(PARTS,),
@@ -182,6 +194,8 @@ HOSTS = (
         efforts=("none", "minimal", "low", "medium", "high"),
         no_reasoning=_NO_EFFORT,
         seed="",
+        # of calls without a signature of its own, which it refuses otherwise (ai.google.dev/gemini-api/docs/thought-signatures)
+        unsigned_call={"google": {"thought_signature": "skip_thought_signature_validator"}},
     ),
     Host(
         "xAI",

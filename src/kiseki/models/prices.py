@@ -35,7 +35,7 @@ class Price(msgspec.Struct, frozen=True):
     def of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0) -> float:
         cached = self.input if self.cached_input is None else self.cached_input
         written = self.input if self.cache_write is None else self.cache_write
-        fresh = prompt_tokens - cached_tokens - cache_write_tokens
+        fresh = max(0, prompt_tokens - cached_tokens - cache_write_tokens)  # some count the cached ones apart
         prompt = fresh * self.input + cached_tokens * cached + cache_write_tokens * written
         return self.request + prompt + completion_tokens * self.output
 

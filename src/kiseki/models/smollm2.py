@@ -40,8 +40,8 @@ SLOTS = 2
 after the other, and each slot reads the tools' descriptions for itself."""
 CONTEXT = 8192
 """Tokens of prompt and reply: what the model was trained with. Each slot's take 190 MB."""
-MAX_TOKENS = 512
-"""Of a reply, where `--max_tokens` does not say: so small a model often does not find an end."""
+MAX_TOKENS = 256
+"""Of a reply, where `--max_tokens` does not say: so small a model often does not find an end, and held to a schema it is slow."""
 TEMPERATURE, TOP_P = 0.2, 0.9
 """Where the flags do not say; the model card's."""
 START_SECONDS = 120.0

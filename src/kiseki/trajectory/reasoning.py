@@ -1,9 +1,9 @@
 """Where a model's reasoning is found in its reply, and how it is taken out of the content. Pure functions.
 
 Native reasoning comes in its own fields (`native_reasoning`), under a name per server. Inline reasoning stands in the content
-between tags (`split_inline`): `<think>` at the very start, as R1, Qwen and their like write it, also where the template put
-the opening tag into the prompt so that only the closing one comes back; and `<REASONING_SCRATCHPAD>`, which no one writes for
-another reason, anywhere. A tag that an answer merely talks about (quoted, in code, in mid-text) stays where it is.
+between tags (`split_inline`): `<think>` at the very start, as R1, Qwen and their like write it (`<thought>` from Gemini), also
+where the template put the opening tag into the prompt so that only the closing one comes back; and `<REASONING_SCRATCHPAD>`, which
+no one writes for another reason, anywhere. A tag that an answer merely talks about (quoted, in code, in mid-text) stays where it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NATIVE_FIELDS = ("reasoning", "reasoning_content", "thinking", "reasoning_detail
 # Keys that hold the text of one item of a list of reasoning items or content parts.
 _TEXT_KEYS = ("text", "summary", "thinking", "reasoning", "content")
 
-_OPENING = re.compile(r"\s*<(think|thinking)>")
+_OPENING = re.compile(r"\s*<(think|thinking|thought)>")
 _SCRATCHPAD = re.compile(r"<REASONING_SCRATCHPAD>(.*?)</REASONING_SCRATCHPAD>\s*", re.DOTALL)
 _SCRATCHPAD_OPEN = "<REASONING_SCRATCHPAD>"
 _QUOTES = "`'\"‘’“”「」『』"

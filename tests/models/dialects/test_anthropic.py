@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiseki.errors import UsageError
-from kiseki.models.base import ChatRequest, ToolSchema
+from kiseki.models.base import ChatRequest, Encoded, ToolSchema
 from kiseki.models.dialects.anthropic import AnthropicDialect, messages_url, wire_id
 from kiseki.models.dialects.anthropic_reply import THINKING
 from kiseki.models.dialects.opening import open_dialect
@@ -173,7 +173,7 @@ MESSAGES = st.lists(
 @given(MESSAGES, st.integers(1, 12))
 def test_a_growing_conversation_is_encoded_as_one_that_is_whole(messages: list[Message], first: int) -> None:
     """And begins with the same bytes, but for the marks, so that the cache can be read."""
-    speaker, encoded = dialect(), list[bytes]()
+    speaker, encoded = dialect(), Encoded()
     before = b""
     for end in range(min(first, len(messages)), len(messages) + 1):
         request = ChatRequest(tuple(messages[:end]), TOOLS, encoded=encoded)

@@ -14,7 +14,7 @@ from support import kiseki, light_tools, read_rows, with_client, write_dataset
 
 from kiseki.errors import AuthError, ProviderError, ProviderOverloaded
 from kiseki.models.asking import AskedModel
-from kiseki.models.base import ChatReply, ChatRequest, RateInfo, ToolSchema
+from kiseki.models.base import ChatReply, ChatRequest, Encoded, RateInfo, ToolSchema
 from kiseki.models.dialects.anthropic_reply import THINKING
 from kiseki.models.mock_images import data_uri, draw_png
 from kiseki.models.mock_script import FAULT_KINDS, REASONING_FIELDS
@@ -49,7 +49,7 @@ def bodies(server: MockServer) -> list[dict[str, Any]]:
 
 async def converse(client: AskedModel) -> list[ChatReply]:
     """A conversation with the script to its end, as the agent has it."""
-    messages, encoded, replies = list(PROMPT), list[bytes](), list[ChatReply]()
+    messages, encoded, replies = list(PROMPT), Encoded(), list[ChatReply]()
     while True:
         reply = await client.complete(ChatRequest(tuple(messages), TOOLS, 1, encoded=encoded))
         replies.append(reply)

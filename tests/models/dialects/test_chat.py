@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from kiseki.errors import BadResponse
 from kiseki.models.base import ChatReply, ToolSchema
 from kiseki.models.dialects.base import encode
 from kiseki.models.dialects.chat import encode_tools, object_text, wire_message
-from kiseki.models.dialects.chat_reply import decode_completion, reply_of
+from kiseki.models.dialects.chat_reply import CALL_EXTRAS, decode_completion, reply_of
 from kiseki.models.hosts import LOCAL, OPENROUTER, UNKNOWN, host_of
 from kiseki.trajectory.types import Message, ToolCall, Usage
 
@@ -195,3 +196,23 @@ def test_tools_go_out_with_their_schema_as_it_is() -> None:
     schema = b'{"type": "object",  "properties": {}}'
     assert schema in encode_tools((ToolSchema("f", "does", msgspec.Raw(schema)),))
     assert encode({"a": 1}) == b'{"a":1}'
+
+
+def test_calls_of_another_model_go_to_gemini_with_the_mark_that_it_documents() -> None:
+    gemini = host_of("https://generativelanguage.googleapis.com/v1beta/openai")
+    calls = (ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}"))
+    mark = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    sent = wire_message(Message("assistant", tool_calls=calls), gemini)["tool_calls"]
+    assert [each.get("extra_content") for each in sent] == [mark, None]
+    own = {"google": {"thought_signature": "real"}}
+    sent = wire_message(Message("assistant", tool_calls=calls, provider_fields={CALL_EXTRAS: [own, None]}), gemini)["tool_calls"]
+    assert [each.get("extra_content") for each in sent] == [own, None]
+    assert "extra_content" not in wire_message(Message("assistant", tool_calls=calls), OPENROUTER)["tool_calls"][0]
+
+
+def test_ids_go_to_mistral_with_nine_characters_the_same_in_call_and_result() -> None:
+    mistral = host_of("https://api.mistral.ai/v1")
+    for own_id in ("call_0", "toolu_01ABC", "a1b2c3d4e", "äöüäöüäöü"):
+        call = wire_message(Message("assistant", tool_calls=(ToolCall(own_id, "f", "{}"),)), mistral)["tool_calls"][0]["id"]
+        assert call == wire_message(Message("tool", "x", tool_call_id=own_id), mistral)["tool_call_id"]
+        assert re.fullmatch("[a-zA-Z0-9]{9}", call) and (call == own_id) is (own_id == "a1b2c3d4e")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kiseki.errors import BadRequest, BadResponse, ProviderError, ProviderOverloaded, RateLimited, UsageError
-from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.models.base import ChatReply, ChatRequest, Encoded, ToolSchema
 from kiseki.models.dialects.base import IMAGE_SIZE, MAX_ANSWER
 from kiseki.models.dialects.responses import ResponsesDialect
 from kiseki.models.endpoints import ModelSettings
@@ -30,7 +30,7 @@ def dialect(base_url: str = OPENAI, model: str = "gpt-5.6", **fields: Any) -> Re
 
 
 def body_of(asked: ResponsesDialect, *messages: Message, **fields: Any) -> dict[str, Any]:
-    body, _ = asked.encode(ChatRequest(messages, encoded=[], **fields))
+    body, _ = asked.encode(ChatRequest(messages, encoded=Encoded(), **fields))
     decoded: dict[str, Any] = json.loads(body)
     return decoded
 
@@ -141,7 +141,7 @@ def test_a_schema_for_the_answer_leaves_other_text_settings() -> None:
 
 def test_images_stand_behind_the_text() -> None:
     image = "data:image/png;base64," + "A" * 9000
-    body, size = dialect().encode(ChatRequest(PROMPT, images=(image,), encoded=[]))
+    body, size = dialect().encode(ChatRequest(PROMPT, images=(image,), encoded=Encoded()))
     parts = json.loads(body)["input"][-1]["content"]
     assert parts == [
         {"type": "input_text", "text": "What time is it?"},
@@ -152,7 +152,7 @@ def test_images_stand_behind_the_text() -> None:
 
 
 def test_each_message_is_encoded_once_and_stays_as_it_was() -> None:
-    asked, encoded = dialect(), list[bytes]()
+    asked, encoded = dialect(), Encoded()
     first, _ = asked.encode(ChatRequest(PROMPT, encoded=encoded))
     kept = list(encoded)
     second, _ = asked.encode(ChatRequest((*PROMPT, Message("assistant", "Noon."), Message("user", "Sure?")), encoded=encoded))

@@ -12,7 +12,7 @@ from support import kiseki, light_tools, read_rows, with_client, write_dataset
 
 from kiseki.errors import ProviderError, ProviderOverloaded
 from kiseki.models.asking import AskedModel
-from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.models.base import ChatReply, ChatRequest, Encoded, ToolSchema
 from kiseki.models.mock_script import FAULT_KINDS
 from kiseki.models.mock_server import MockServer
 from kiseki.trajectory.types import Message
@@ -34,7 +34,7 @@ def bodies(server: MockServer) -> list[dict[str, Any]]:
 
 async def converse(client: AskedModel) -> list[Message]:
     """A conversation with the script to its end, as the agent has it."""
-    messages, encoded = list(PROMPT), list[bytes]()
+    messages, encoded = list(PROMPT), Encoded()
     while True:
         reply = await client.complete(ChatRequest(tuple(messages), TOOLS, 1, encoded=encoded))
         messages.append(reply.message)

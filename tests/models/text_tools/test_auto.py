@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
 
 from kiseki.errors import BadRequest
-from kiseki.models.base import ChatClient, ChatReply, ChatRequest, ToolSchema
+from kiseki.models.base import ChatClient, ChatReply, ChatRequest, Encoded, ToolSchema
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import open_client
 from kiseki.models.mock_server import MockServer
@@ -30,7 +31,7 @@ def converse(
     async def run(base_url: str) -> list[ChatReply]:
         client: ChatClient = open_client(ModelSettings("m", base_url, **fields))
         try:
-            encoded: list[bytes] = []
+            encoded = Encoded()
             first = (await client.send(client.encode(ChatRequest(PROMPT, TOOLS, encoded=encoded))[0]))[0]
             call = ToolCall("c1", "look", first.message.tool_calls[0].arguments)
             said = msgspec.structs.replace(first.message, tool_calls=(call,))
@@ -82,6 +83,31 @@ def test_where_tools_are_refused_they_are_told_in_the_text_from_there_on() -> No
     assert system["role"] == "system" and '"look"' in system["content"] and system["content"].endswith("Be brief.")
     assert bodies[2]["messages"][: len(bodies[1]["messages"])] == bodies[1]["messages"]
     assert "<tool_response>" in bodies[2]["messages"][-1]["content"] and bodies[2]["messages"][-1]["role"] == "user"
+
+
+def test_a_conversation_under_way_when_tools_are_first_refused_is_told_them_too() -> None:
+    """A router may send one conversation where tools are taken, and the next where they are not."""
+    call = {"tool_calls": [{"name": "look", "arguments": {"at": "sky"}}]}
+    refused = {"match": "refuse", "turns": [{"fault": {"kind": "no_tools"}}]}
+
+    async def run(base_url: str) -> None:
+        client = open_client(ModelSettings("m", base_url))
+        try:
+            under_way = Encoded()
+            await client.send(client.encode(ChatRequest(PROMPT, TOOLS, encoded=under_way))[0])
+            with contextlib.suppress(BadRequest):
+                await client.send(client.encode(ChatRequest((Message("user", "refuse"),), TOOLS))[0])
+            said = Message("assistant", tool_calls=(ToolCall("c1", "look", '{"at":"sky"}'),))
+            messages = (*PROMPT, said, Message("tool", "blue", tool_call_id="c1", name="look"))
+            await client.send(client.encode(ChatRequest(messages, TOOLS, encoded=under_way))[0])
+        finally:
+            await client.close()
+
+    with MockServer([refused, {"turns": [call]}], record=9) as server:
+        asyncio.run(run(server.base_url))
+        last = server.stats(log=True)["log"][-1]["body"]
+    assert "tools" not in last
+    assert '"look"' in last["messages"][0]["content"] and "<tool_response>" in last["messages"][-1]["content"]
 
 
 def test_json_mode_holds_the_reply_to_a_schema() -> None:

@@ -264,3 +264,20 @@ def test_arguments_stay_as_they_were_written() -> None:
     arguments = '{"a":  1.50, "b":1e3}'
     _, calls, _ = parse(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>', TOOLS)
     assert calls[0].arguments == arguments
+
+
+def test_a_broken_call_ends_where_the_next_of_a_known_tool_begins() -> None:
+    good, bad = '{"name": "weather", "arguments": {"city": "Paris"}}', '{"name": "weather", "arguments": {"city": "Lo'
+    for text in (
+        f"[TOOL_CALLS][{bad}, {good}]",
+        f"<tool_call>\n{bad}\n{good}\n</tool_call>",
+        f"{bad}; {good}".replace("arguments", "parameters"),
+    ):
+        _, calls, _ = parse(text, TOOLS)
+        assert [call.name for call in calls] == ["weather", "weather"], text
+        assert msgspec.json.decode(calls[1].arguments) == {"city": "Paris"} and calls[0].arguments.startswith('{"name"')
+
+
+def test_objects_inside_a_broken_call_are_none() -> None:
+    _, calls, _ = parse('[TOOL_CALLS][{"name": "weather", "arguments": {"of": [{"name": "x"}, {"name": "y"}], "city": "Lo', TOOLS)
+    assert [call.name for call in calls] == ["weather"]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo, ToolSchema
+from kiseki.models.base import ChatClient, ChatReply, ChatRequest, Encoded, RateInfo, ToolSchema
 from kiseki.models.text_tools.client import TextTools
 from kiseki.models.text_tools.parsing import parse
 from kiseki.trajectory.types import Message, ModelCall, ToolCall
@@ -118,9 +118,9 @@ def test_json() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_conversation_that_grows_is_encoded_as_if_it_came_at_once(mode: Literal["hermes", "json"]) -> None:
     client = TextTools(Endpoint(), mode)
-    kept: list[bytes] = []
+    kept = Encoded()
     grown = [client.encode(ChatRequest(CONVERSATION[:end], TOOLS, encoded=kept))[0][0] for end in ENDS]
-    assert grown == [client.encode(ChatRequest(CONVERSATION[:end], TOOLS, encoded=[]))[0][0] for end in ENDS]
+    assert grown == [client.encode(ChatRequest(CONVERSATION[:end], TOOLS, encoded=Encoded()))[0][0] for end in ENDS]
 
 
 @pytest.mark.parametrize("mode", MODES)

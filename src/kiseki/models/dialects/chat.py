@@ -42,7 +42,8 @@ class ChatDialect:
         self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
-        host, encoded, images = self._host, request.encoded, request.images
+        host, images = self._host, request.images
+        encoded: list[bytes] = request.encoded
         messages = request.messages[:-1] if images else request.messages
         for message in messages[len(encoded) // 2 :]:  # each with what stands before it
             encoded += (b"," if encoded else b"[", encode(wire_message(message, host)))
@@ -91,7 +92,7 @@ def encode_tools(tools: tuple[ToolSchema, ...]) -> bytes:
 def wire_message(message: Message, host: Host) -> dict[str, Any]:
     """One message as the request carries it."""
     if message.role == "tool":
-        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
+        return {"role": "tool", "tool_call_id": host.call_id(message.tool_call_id), "content": message.content}
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role != "assistant":
         return wire
@@ -108,12 +109,14 @@ def wire_message(message: Message, host: Host) -> dict[str, Any]:
     if message.tool_calls:
         calls = wire["tool_calls"] = [
             {
-                "id": call.id,
+                "id": host.call_id(call.id),
                 "type": "function",
                 "function": {"name": call.name, "arguments": object_text(call.arguments)},
             }
             for call in message.tool_calls
         ]
+        if host.unsigned_call and not any(extras):  # of calls side by side only the first is signed
+            extras = [host.unsigned_call]
         for call_wire, extra in zip(calls, extras, strict=False):
             if extra is not None:
                 call_wire["extra_content"] = extra
@@ -138,7 +141,7 @@ def object_text(arguments: str) -> str:
     """`arguments` where they are a JSON object, else an object that holds them as text; none at all is an empty object."""
     try:
         _decode_object(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         if not arguments.strip():
             return "{}"
         return encode({INVALID_ARGUMENTS: arguments}).decode()

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from kiseki.errors import BadRequest
-from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo
+from kiseki.models.base import ChatClient, ChatReply, ChatRequest, Encoded, RateInfo
 from kiseki.models.text_tools.client import TextTools
 from kiseki.models.text_tools.rescue import rescue
 
@@ -31,7 +31,10 @@ class AutoTools:
         """Once the endpoint has refused tools."""
 
     def encode(self, request: ChatRequest) -> tuple[Any, int]:
-        client = self._in_text if self._in_text and request.tools else self._native
+        client: ChatClient = self._native
+        if self._in_text and request.tools:
+            client = self._in_text
+            _begin_anew_in_text(request.encoded)
         encoded, size = client.encode(request)
         return (request, client, encoded), size
 
@@ -48,12 +51,18 @@ class AutoTools:
         else:
             return rescue(reply, request.tools), rate
         self._in_text = self._in_text or TextTools(self._native, "hermes")
-        # what was encoded has no word of the tools; the conversation goes on with what is kept from here on
-        request.encoded.clear()
+        _begin_anew_in_text(request.encoded)
         return await self._in_text.send(self._in_text.encode(request)[0])
 
     async def close(self) -> None:
         await self._native.close()
+
+
+def _begin_anew_in_text(encoded: Encoded) -> None:
+    """What was encoded for the API's own tools has no word of them."""
+    if not encoded.in_text:
+        encoded.clear()
+        encoded.in_text = True
 
 
 def refuses_tools(error: BadRequest) -> bool:

@@ -25,6 +25,9 @@ FIRST_PART = 4_096
 """Characters; most calls are shorter."""
 LONGEST_TOKEN = 32
 """Characters before the end of a part where an error can come of its being cut: a word, an escape."""
+_NEXT_CALL = re.compile(r"""[,;\n][ \t]*(?=\{[ \t\n]*"name"[ \t]*:[ \t]*"([^"\\\n]{1,256})")""")
+MOST_BROKEN = 16
+"""Calls of one group that are given up one by one; after that what is left is one broken call."""
 NAME_LOOKED_FOR = 2_000
 """Characters of a broken call in which its name is looked for."""
 
@@ -78,20 +81,31 @@ def read_call(text: str, at: int) -> tuple[ToolCall, int] | None:
 def read_calls(source: Source, at: int, stop: re.Pattern[str]) -> tuple[list[ToolCall], int, bool]:
     """(calls, where they end, whether all could be read) of the objects from `at` on, one after the other or in an array.
 
-    The first that cannot be read is a broken call of everything up to `stop`. Where there is no object at all there are no calls.
+    One that cannot be read is a broken call of everything up to the next of a known tool, or up to `stop`. Where there is no
+    object at all there are no calls.
     """
     text = source.text
     calls: list[ToolCall] = []
     whole = True
+    broken = 0
     end = at
     in_array = text[at : at + 1] == "["
     if in_array:
         at = skip_blanks(text, at + 1)
-    while text[at : at + 1] == "{" and (read := read_call(text, at)) is not None:
-        call, end = read
-        calls.append(call)
-        whole = whole and bool(call.name)
-        at = _after_separator(text, end)
+    while text[at : at + 1] == "{":
+        if (read := read_call(text, at)) is not None:
+            call, end = read
+            calls.append(call)
+            whole = whole and bool(call.name)
+            at = _after_separator(text, end)
+            continue
+        following = _next_known(source, at, source.next_start(stop, at)) if broken < MOST_BROKEN else None
+        if following is None:
+            break
+        calls.append(broken_call(text[at : following.start()]))
+        whole = False
+        broken += 1
+        end = at = following.end()
     if in_array and calls and text[at : at + 1] == "]":
         end = at + 1
     elif text[at : at + 1] == "{" or (in_array and calls and at < source.next_start(stop, at)):
@@ -101,6 +115,12 @@ def read_calls(source: Source, at: int, stop: re.Pattern[str]) -> tuple[list[Too
     elif in_array and calls:  # its end is missing
         end = at
     return calls, end, whole
+
+
+def _next_known(source: Source, at: int, end: int) -> re.Match[str] | None:
+    """What stands before the next object that begins as a call of a known tool does."""
+    found = _NEXT_CALL.finditer(source.text, at, end)
+    return next((each for each in found if each[1] in source.tools), None)
 
 
 def broken_call(raw: str, name: str = "") -> ToolCall:

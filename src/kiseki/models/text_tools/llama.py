@@ -12,6 +12,7 @@ import re
 
 from kiseki.models.text_tools.json_calls import read_calls
 from kiseki.models.text_tools.source import Found, Source, skip_blanks
+from kiseki.trajectory.sharegpt import is_json_object
 
 NAME = "llama3_json"
 OPENING = "<|python_tag|>"
@@ -32,13 +33,16 @@ def read(source: Source, at: int) -> Found | None:
 
 
 def read_bare(source: Source) -> Found | None:
-    """The calls that the whole text is; None where it is anything else, or one is of an unknown tool."""
+    """The calls that the whole text is, one of them readable at least; None where it is anything else, or one is of an unknown
+    tool."""
     text = source.text
     start = skip_blanks(text, 0)
     if text[start : start + 1] != "{" or not any(key in text for key in _KEYS):
         return None
     calls, end, whole = read_calls(source, start, _NEXT)
     rest = _END.match(text, end)
-    if not whole or rest is None or rest.end() < len(text) or not all(call.name in source.tools for call in calls):
+    if rest is None or rest.end() < len(text) or not all(call.name in source.tools for call in calls):
+        return None
+    if not whole and not any(is_json_object(call.arguments) for call in calls):
         return None
     return Found(tuple(calls), len(text), NAME)
