@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,15 @@ def flags(folder: Path, server: MockServer, *more: str) -> tuple[str, ...]:
 def test_rows_say_which_model_answered(tmp_path: Path, engine: str) -> None:
     with MockServer(GONE) as own, MockServer(WORKS, models=("spare",)) as other:
         more = ("--fallback_model=spare", f"--fallback_base_url={other.base_url}", f"--engine={engine}")
-        kiseki(*flags(tmp_path, own, *more), cwd=tmp_path)
+        done = kiseki(*flags(tmp_path, own, *more), cwd=tmp_path)
+        told = " ".join(kiseki("log", "data/r", cwd=tmp_path, COLUMNS="400").stdout.split())
         asked = own.stats()["calls"]
     rows = read_rows(tmp_path / "data/r/trajectories.jsonl")
     assert [row["metadata"]["answered_by"] for row in rows] == ["spare,spare"] * 6
     assert {row["metadata"]["model"] for row in rows} == {"own"}
+    assert json.loads((tmp_path / "data/r/statistics.json").read_text())["fallback_calls"] == {"rollouts": 6, "calls": 12}
+    assert "a fallback model answered 12 calls in 6 of the rollouts" in " ".join(done.stdout.split())
+    assert "a fallback model is asked where the run's own fails, first: HTTP 404" in told
     assert 1 <= asked <= 6  # until the answer that says it is there, once for each rollout under way
     with sqlite3.connect(tmp_path / "data/r/run.db") as db:
         records = [decode_record(data) for (data,) in db.execute("SELECT record FROM attempts")]

@@ -61,3 +61,9 @@ def test_another_mode_is_another_kind_of_run(tmp_path: Path) -> None:
         base = ("--dataset_file=p.jsonl", "--run_name=r", "--batch_size=1", f"--base_url={server.base_url}", "--model=mock")
         done = kiseki("batch", *base, *light_tools(tmp_path), "--resume", "--tool_call_mode=json", cwd=tmp_path, status=2)
     assert "tool_call_mode: 'auto' → 'json'" in done.stderr
+
+
+def test_a_run_is_told_once_that_the_endpoint_takes_no_tools(tmp_path: Path) -> None:
+    rows_of(tmp_path, as_text(*HERMES), takes_tools=False)
+    told = " ".join(kiseki("log", "data/r", cwd=tmp_path, COLUMNS="400").stdout.split())
+    assert told.count("they are told in the text, as by --tool_call_mode=hermes") == 1

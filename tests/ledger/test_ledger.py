@@ -178,6 +178,7 @@ def test_what_sqlite_says_leaves_a_ledger_in_words(tmp_path: Path) -> None:
 TO_VERSION_3 = """
 ALTER TABLE attempts DROP COLUMN context_cuts;
 ALTER TABLE attempts DROP COLUMN cache_write_tokens;
+ALTER TABLE attempts DROP COLUMN fallback_calls;
 PRAGMA user_version = 3;
 """
 TO_VERSION_2 = f"""
@@ -220,15 +221,18 @@ def test_a_ledger_of_an_older_version_is_brought_to_this_one(tmp_path: Path, bac
         with closing(sqlite3.connect(path)) as db:
             db.executescript(back)
         assert columns(path) != new
+        for file in (tmp_path / "data/r").glob("batch_*.jsonl"):  # as that version wrote them: rows had less
+            write_dataset(file, [{**row, "metadata": {"model": "m"}} for row in read_rows(file)])
         kiseki(*flags, "--resume", cwd=tmp_path)
         assert server.stats()["calls"] == 3
+    kiseki("verify", "data/r", cwd=tmp_path)
     assert columns(path) == new
     after = read_rows(tmp_path / "data/r/trajectories.jsonl")
     assert (after[:2], [row["prompt"] for row in after]) == (before, ["a", "b", "c"])
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT suspect FROM rollouts").fetchall() == [(0,)] * 3
-        (line,) = db.execute("SELECT tool_timeouts, redacted, children, context_cuts, cache_write_tokens FROM attempts LIMIT 1")
-        assert line == (0, 0, 0, 0, 0)
+        names = ("tool_timeouts", "redacted", "children", "context_cuts", "cache_write_tokens", "fallback_calls")
+        assert db.execute(f"SELECT {', '.join(names)} FROM attempts LIMIT 1").fetchone() == (0,) * len(names)
         (config,) = db.execute("SELECT config FROM attempts LIMIT 1").fetchone()
         assert (config == "") is (back == TO_VERSION_1)
 

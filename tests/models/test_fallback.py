@@ -61,6 +61,14 @@ def test_a_model_that_is_gone_is_asked_once() -> None:
         assert own.stats()["calls"] == 1
 
 
+def test_one_that_has_answered_is_not_gone_for_what_it_says_of_one_prompt() -> None:
+    rules = [{"match": "odd", "turns": [{"fault": {"kind": "no_model"}}]}, *ANSWER]
+    with MockServer(rules) as own, MockServer(ANSWER) as other:
+        odd = ChatRequest((Message("user", "odd"),))
+        replies = ask(own, other, requests=[ChatRequest(PROMPT), odd, ChatRequest(PROMPT)])
+    assert [each.call.fallback for each in replies] == ["", "other-0", ""]
+
+
 @pytest.mark.parametrize("kind", ["bad_request", "content_filter"])
 def test_one_that_refuses_is_asked_again_next_time(kind: str) -> None:
     with MockServer(failing(kind)) as own, MockServer(ANSWER) as other:

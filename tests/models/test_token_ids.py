@@ -211,6 +211,18 @@ def test_calls_without_the_prompts_ids_are_part_of_no_sequence() -> None:
     assert segments([alone]) == []
 
 
+def test_a_fallbacks_ids_are_part_of_no_sequence() -> None:
+    def call(prompt: tuple[int, ...], completion: tuple[int, ...], fallback: str = "") -> ModelCall:
+        return ModelCall(1.0, 1.0, tokens=CallTokens(prompt, completion), fallback=fallback)
+
+    first, other = call((1, 2), (3,)), call((1, 2, 3, 4), (9,), "other")
+    assert share(other, [first]) == other
+    after = share(call((1, 2, 3, 4, 5), (6,)), [first, other])
+    assert prompts([first, other, after]) == [(1, 2), None, (1, 2, 3, 4, 5)]
+    assert [each.ids for each in segments([first, other, after])] == [(1, 2, 3, 4, 5, 6)]
+    assert [piece.call for piece in segments([first, other, after])[0].pieces] == [0, None, 2]
+
+
 def test_logprobs_are_all_there_or_none() -> None:
     def logprobs(choice: dict[str, Any]) -> tuple[float, ...]:
         found = answer({"prompt_token_ids": [1]}, {"token_ids": [2, 3], **choice})

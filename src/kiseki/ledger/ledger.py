@@ -51,7 +51,7 @@ _ATTEMPT_COLUMNS = (
     *("started", "seconds", "model_seconds", "tool_seconds", "api_calls"),
     *("prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens", "cost"),
     *("assistant_turns", "reasoning_turns", "unknown_tools", "tool_counts", "tool_timeouts", "redacted", "config"),
-    *("children", "context_cuts", "cache_write_tokens", "record"),
+    *("children", "context_cuts", "cache_write_tokens", "fallback_calls", "record"),
 )
 _NEW_ATTEMPT = f"INSERT INTO attempts ({', '.join(_ATTEMPT_COLUMNS)}) VALUES ({', '.join('?' * len(_ATTEMPT_COLUMNS))})"
 
@@ -233,7 +233,7 @@ class Ledger:
                 *(use.prompt_tokens, use.completion_tokens, use.reasoning_tokens, use.cached_tokens, use.cost),
                 *(s.assistant_turns, s.reasoning_turns, _to_json(s.unknown_tools).decode()),
                 *(_to_json(s.tool_counts).decode(), s.tool_timeouts, s.redacted, s.config),
-                *(s.children, s.context_cuts, use.cache_write_tokens, attempt.record),
+                *(s.children, s.context_cuts, use.cache_write_tokens, s.fallback_calls, attempt.record),
             ),
         )
         # a late failure never replaces an outcome that was already paid for

@@ -96,6 +96,7 @@ CREATE TABLE attempts (
   redacted INTEGER NOT NULL DEFAULT 0,   -- secrets taken out of tool results
   config TEXT NOT NULL DEFAULT '',   -- hash of the configuration, "" where it is not known
   children INTEGER NOT NULL DEFAULT 0,   -- sub-agents that it started; their records are in its own
+  fallback_calls INTEGER NOT NULL DEFAULT 0, -- model calls that another model than the run's answered
   context_cuts INTEGER NOT NULL DEFAULT 0,   -- tool results that its model was sent without their middle
   cache_write_tokens INTEGER NOT NULL DEFAULT 0,
   record BLOB NOT NULL               -- trajectory.record.encode_record; last, since reading past it means reading all of it
@@ -127,6 +128,8 @@ _TO_3 = "ALTER TABLE attempts ADD COLUMN children INTEGER NOT NULL DEFAULT 0;"
 _TO_4 = """
 ALTER TABLE attempts ADD COLUMN context_cuts INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE attempts ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE attempts ADD COLUMN fallback_calls INTEGER NOT NULL DEFAULT 0;
+INSERT OR REPLACE INTO meta VALUES ('views_stale', '1'); -- rows have columns that those in files have not
 """
 UPGRADES = {1: f"{_TO_2}{_TO_3}{_TO_4}", 2: f"{_TO_3}{_TO_4}", 3: _TO_4}
 """Version of a ledger → what brings it to this one."""

@@ -90,6 +90,10 @@ class Admission:
         """Calls that did not fit into the budget."""
         self.without_tokens = 0
         """Answers without the token ids that were asked for."""
+        self.fell_back = False
+        """A call failed for which a fallback was asked then."""
+        self.told: set[str] = set()
+        """Notices, each of which is told once."""
         self.changed: Callable[[Change], None] = lambda change: None
         """Gets each decision when it is made."""
         self._clock = clock
@@ -140,8 +144,14 @@ class Admission:
             self.without_tokens += 1
             if self.without_tokens == 1:
                 self.changed(Change("tokens", NO_TOKENS))
+        if end.notice and end.notice not in self.told:
+            self.told.add(end.notice)
+            self.changed(Change("notice", end.notice))
         if call.ask.elsewhere is None:
             changes = self.limit.end(now, call.number, end)
+            if end.falls_back and not self.fell_back:
+                changes.append(Change("fallback", f"a fallback model is asked where the run's own fails, first: {end.words}"))
+            self.fell_back |= end.falls_back
             if not end.falls_back:
                 changes += self.breaker.end(now, end, again=call.ask.again, probe=call.probe, others=self.limit.in_flight)
             for change in changes:

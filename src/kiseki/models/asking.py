@@ -102,4 +102,4 @@ class AskedModel:
         if self._settings.price is not None and not call.cost_reported:
             usage = msgspec.structs.replace(call.usage, cost=self._settings.price.of_usage(call.usage))
             call = msgspec.structs.replace(call, usage=usage)
-        return ChatReply(reply.message, call, risked)
+        return ChatReply(reply.message, call, risked, reply.notice)

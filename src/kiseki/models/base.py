@@ -68,6 +68,8 @@ class ChatReply(msgspec.Struct, frozen=True):
     call: ModelCall
     risked: float = 0.0
     """US dollars that tries before it may have cost, of which nobody said what they did."""
+    notice: str = ""
+    """What the run is to be told once. Default: nothing."""
 
 
 class ChatModel(Protocol):

@@ -35,6 +35,8 @@ class CallEnd(msgspec.Struct, frozen=True):
     """What the endpoint said, without secrets."""
     without_tokens: bool = False
     """It did not give the token ids of prompt and reply though they were asked for."""
+    notice: str = ""
+    """What the run is to be told once."""
     falls_back: bool = False
     """It failed, and another model is asked in its place: no reason to hold up the run's other calls, or to stop it."""
 
@@ -43,7 +45,7 @@ class Change(msgspec.Struct, frozen=True):
     """A decision, for whoever wants to know why a run slows down."""
 
     kind: str
-    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget`, `tokens` or `stop`."""
+    """`limit`, `pause`, `fault`, `hold`, `resume`, `budget`, `tokens`, `fallback`, `notice` or `stop`."""
     detail: str
 
 
@@ -60,6 +62,7 @@ def end_of_reply(reply: ChatReply, rate: RateInfo | None, *, wants_tokens: bool 
         known=reply.call.usage_reported,
         completion_tokens=usage.completion_tokens,
         rate=rate,
+        notice=reply.notice,
         without_tokens=wants_tokens and not (reply.call.tokens and reply.call.tokens.whole),
     )
 

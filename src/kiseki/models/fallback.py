@@ -1,6 +1,7 @@
 """Several models asked one after the other: the run's own, and those that are asked where it is gone or refuses.
 
-- Gone: the endpoint says that there is no such model (404, 410, or in words). It is not asked again.
+- Gone: the endpoint says that there is no such model (404, 410, or in words), and it has not answered before. It is not asked
+  again.
 - It refuses: the endpoint does not take the request, or ends the reply as filtered. The next request goes to it all the same.
 - It fails, and its retries are spent: for `AWAY_SECONDS` it is not asked. Waiting for a rate limit is no failure.
 
@@ -44,6 +45,7 @@ class FallbackModel:
         self._models = models
         self._clock = clock
         self._away_until = [0.0] * len(models)
+        self._answered = [False] * len(models)
 
     async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
         refused: list[tuple[int, ChatReply]] = []
@@ -64,6 +66,7 @@ class FallbackModel:
                 if refused:
                     break
                 raise
+            self._answered[at] = True
             if reply.call.finish_reason == REFUSED and at < last:
                 refused.append((at, reply))
                 continue
@@ -76,7 +79,7 @@ class FallbackModel:
 
     def _note(self, at: int, error: Exception) -> None:
         assert isinstance(error, ProviderError)
-        if is_gone(error):
+        if is_gone(error) and not self._answered[at]:  # else a prompt may have brought such words about
             self._away_until[at] = float("inf")
         elif error.retryable:
             self._away_until[at] = self._clock() + AWAY_SECONDS

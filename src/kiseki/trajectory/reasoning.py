@@ -2,8 +2,9 @@
 
 Native reasoning comes in its own fields (`native_reasoning`), under a name per server. Inline reasoning stands in the content
 between tags (`split_inline`): `<think>` at the very start, as R1, Qwen and their like write it (`<thought>` from Gemini), also
-where the template put the opening tag into the prompt so that only the closing one comes back; and `<REASONING_SCRATCHPAD>`, which
-no one writes for another reason, anywhere. A tag that an answer merely talks about (quoted, in code, in mid-text) stays where it is.
+where the template put the opening tag into the prompt so that only the closing one comes back; and `<REASONING_SCRATCHPAD>`,
+which no one writes for another reason, anywhere. A tag that an answer merely talks about (quoted, in code, in mid-text) stays
+where it is.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Sub-agents that it started."""
     context_cuts: int = 0
     """Tool results that its model was sent without their middle; those of sub-agents are in their own records."""
+    fallback_calls: int = 0
+    """Model calls that another model than the run's answered."""
 
 
 def own_messages(record: Record) -> tuple[Message, ...]:
@@ -138,4 +140,5 @@ def summarize(record: Record) -> Summary:
         config=record.config,
         children=sum(1 for _ in with_children(record)) - 1,
         context_cuts=results_cut(record),
+        fallback_calls=sum(1 for call in record.calls if call.fallback),
     )

@@ -46,8 +46,8 @@ def share(call: ModelCall, before: Iterable[ModelCall]) -> ModelCall:
     call: With its whole prompt, as a client gives it; one without ids comes back as it is.
     before: The rollout's calls before it, in order, as this function gave them.
     """
-    tokens = call.tokens
-    if tokens is None or not tokens.whole:
+    tokens = _own(call)
+    if tokens is None:
         return call
     shared = _common(tokens.prompt, sequence(before))
     if not shared:
@@ -60,8 +60,8 @@ def sequence(calls: Iterable[ModelCall]) -> Ids:
     """Prompt and completion of the last call that has ids; empty where none has."""
     so_far: Ids = ()
     for call in calls:
-        if call.tokens is not None and call.tokens.whole:
-            so_far = (*so_far[: call.tokens.shared], *call.tokens.prompt, *call.tokens.completion)
+        if (tokens := _own(call)) is not None:
+            so_far = (*so_far[: tokens.shared], *tokens.prompt, *tokens.completion)
     return so_far
 
 
@@ -70,12 +70,12 @@ def prompts(calls: Iterable[ModelCall]) -> list[Ids | None]:
     found: list[Ids | None] = []
     so_far: Ids = ()
     for call in calls:
-        if call.tokens is None or not call.tokens.whole:
+        if (tokens := _own(call)) is None:
             found.append(None)
             continue
-        prompt = (*so_far[: call.tokens.shared], *call.tokens.prompt)
+        prompt = (*so_far[: tokens.shared], *tokens.prompt)
         found.append(prompt)
-        so_far = (*prompt, *call.tokens.completion)
+        so_far = (*prompt, *tokens.completion)
     return found
 
 
@@ -88,8 +88,7 @@ def segments(calls: Sequence[ModelCall]) -> list[Segment]:
     found: list[tuple[Ids, list[Piece]]] = []
     so_far: Ids = ()
     for at, call in enumerate(calls):
-        tokens: CallTokens | None = call.tokens
-        if tokens is None or not tokens.whole:
+        if (tokens := _own(call)) is None:
             continue
         prompt = (*so_far[: tokens.shared], *tokens.prompt)
         if found and tokens.shared == len(so_far):
@@ -99,6 +98,11 @@ def segments(calls: Sequence[ModelCall]) -> list[Segment]:
         found[-1][1].append(Piece(tokens.completion, at, tokens.logprobs))
         so_far = (*prompt, *tokens.completion)
     return [Segment(prompt, tuple(piece for piece in pieces if piece.ids)) for prompt, pieces in found]
+
+
+def _own(call: ModelCall) -> CallTokens | None:
+    """The ids of a call as far as they are part of the run's model's sequence: a fallback's mean other text, and are not its."""
+    return call.tokens if call.tokens is not None and call.tokens.whole and not call.fallback else None
 
 
 def _common(one: Ids, other: Ids) -> int:

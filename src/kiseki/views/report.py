@@ -17,8 +17,8 @@ def print_report(console: Console, statistics: Statistics) -> None:
         if count or name == "completed":
             outcomes.add_row(name, f"{count:,}", _percent(count, s.total_rollouts))
     console.print(outcomes)
-    if context := _context_full(s):
-        console.print(Text(context), style="yellow", soft_wrap=True)
+    for words in filter(None, (_context_full(s), _by_fallback(s))):
+        console.print(Text(words), style="yellow", soft_wrap=True)
     if any(each.count for each in s.tool_statistics.values()):
         tools = _table("Tool use", "tool", "calls", "success", "failure", "success rate")
         for name, tool in sorted(s.tool_statistics.items(), key=lambda pair: -pair[1].count):
@@ -57,6 +57,13 @@ def print_report(console: Console, statistics: Statistics) -> None:
     console.print(cost)
     if s.redacted:
         console.print(f"redacted: {s.redacted:,} secrets in tool results")
+
+
+def _by_fallback(s: Statistics) -> str:
+    """What fallback models did, in one line; "" where they did nothing."""
+    rollouts, calls = s.fallback_calls["rollouts"], s.fallback_calls["calls"]
+    words = f"a fallback model answered {calls:,} calls in {rollouts:,} of the rollouts; metadata.answered_by says which"
+    return words if calls else ""
 
 
 def _context_full(s: Statistics) -> str:

@@ -49,6 +49,8 @@ class Statistics(msgspec.Struct):
     """Of kept rollouts: `answered`, or what stopped them early."""
     context_cuts: int
     """Kept rollouts whose model was sent tool results without their middle. `stop_reasons` has what a full context ended."""
+    fallback_calls: dict[str, int]
+    """`rollouts` that were kept in which a fallback answered, and the `calls` that it answered in them."""
     tool_statistics: dict[str, ToolStatistics]
     reasoning_statistics: dict[str, int]
     discarded: dict[str, int]
@@ -81,13 +83,14 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
     stop_reasons: Counter[str] = Counter()
     configurations: Counter[str] = Counter()
     turns = with_reasoning = context_cuts = 0
+    fallback: Counter[str] = Counter({"rollouts": 0, "calls": 0})
     latencies = {name: array("d") for name in ("rollout", "model", "tools")}
     facts = db.execute(
         "SELECT r.outcome, a.reason, a.assistant_turns, a.reasoning_turns, a.unknown_tools != '[]', a.tool_counts, a.config,"
-        " a.context_cuts > 0, a.seconds, a.model_seconds, a.tool_seconds"
+        " a.context_cuts > 0, a.fallback_calls, a.seconds, a.model_seconds, a.tool_seconds"
         " FROM rollouts r JOIN attempts a ON a.id = r.attempt_id WHERE r.outcome IN ('completed', 'partial')"
     )
-    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, config, cut, *seconds in facts:
+    for outcome, stop_reason, assistant_turns, reasoning_turns, unknown, counts, config, cut, by_fallback, *seconds in facts:
         configurations[config] += 1
         for values, value in zip(latencies.values(), seconds, strict=True):
             values.append(value)
@@ -103,6 +106,7 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         else:
             stop_reasons[stop_reason] += 1
             context_cuts += cut
+            fallback.update(rollouts=bool(by_fallback), calls=by_fallback)
         turns += assistant_turns
         with_reasoning += reasoning_turns
         for name, (count, failures) in _decode_counts(counts).items():
@@ -139,6 +143,7 @@ def make_statistics(ledger: Ledger, settings: ViewSettings) -> Statistics:
         outcomes=dict(outcomes),
         stop_reasons=dict(stop_reasons.most_common()),
         context_cuts=context_cuts,
+        fallback_calls=dict(fallback),
         tool_statistics=tools,
         reasoning_statistics={
             "total_assistant_turns": turns,

@@ -85,29 +85,48 @@ def test_where_tools_are_refused_they_are_told_in_the_text_from_there_on() -> No
     assert "<tool_response>" in bodies[2]["messages"][-1]["content"] and bodies[2]["messages"][-1]["role"] == "user"
 
 
-def test_a_conversation_under_way_when_tools_are_first_refused_is_told_them_too() -> None:
-    """A router may send one conversation where tools are taken, and the next where they are not."""
-    call = {"tool_calls": [{"name": "look", "arguments": {"at": "sky"}}]}
-    refused = {"match": "refuse", "turns": [{"fault": {"kind": "no_tools"}}]}
+CALLS: dict[str, Any] = {"tool_calls": [{"name": "look", "arguments": {"at": "sky"}}]}
+REFUSES: dict[str, Any] = {"match": "refuse", "turns": [{"fault": {"kind": "no_tools", "times": 1}, "content": "No."}]}
+SAID = Message("assistant", tool_calls=(ToolCall("c1", "look", '{"at":"sky"}'),))
+GOES_ON = (*PROMPT, SAID, Message("tool", "blue", tool_call_id="c1", name="look"))
 
+
+def test_a_conversation_under_way_when_tools_are_first_refused_is_told_them_too() -> None:
     async def run(base_url: str) -> None:
         client = open_client(ModelSettings("m", base_url))
         try:
             under_way = Encoded()
-            await client.send(client.encode(ChatRequest(PROMPT, TOOLS, encoded=under_way))[0])
-            with contextlib.suppress(BadRequest):
+            first = client.encode(ChatRequest(PROMPT, TOOLS, encoded=under_way))[0]
+            with contextlib.suppress(BadRequest):  # in the text, too, since the mock goes by the prompt
                 await client.send(client.encode(ChatRequest((Message("user", "refuse"),), TOOLS))[0])
-            said = Message("assistant", tool_calls=(ToolCall("c1", "look", '{"at":"sky"}'),))
-            messages = (*PROMPT, said, Message("tool", "blue", tool_call_id="c1", name="look"))
-            await client.send(client.encode(ChatRequest(messages, TOOLS, encoded=under_way))[0])
+            await client.send(first)
+            await client.send(client.encode(ChatRequest(GOES_ON, TOOLS, encoded=under_way))[0])
         finally:
             await client.close()
 
-    with MockServer([refused, {"turns": [call]}], record=9) as server:
+    with MockServer([REFUSES, {"turns": [CALLS]}], record=9) as server:
         asyncio.run(run(server.base_url))
-        last = server.stats(log=True)["log"][-1]["body"]
-    assert "tools" not in last
+        first, last = (each["body"] for each in server.stats(log=True)["log"][-2:])
+    assert "tools" in first and "tools" not in last
     assert '"look"' in last["messages"][0]["content"] and "<tool_response>" in last["messages"][-1]["content"]
+
+
+def test_one_request_that_is_refused_where_others_were_answered_changes_nothing() -> None:
+    """Its own words, or a router's choice, may have brought that about."""
+
+    async def run(base_url: str) -> None:
+        client = open_client(ModelSettings("m", base_url))
+        try:
+            await client.send(client.encode(ChatRequest(PROMPT, TOOLS))[0])
+            with pytest.raises(BadRequest, match="does not support tools"):
+                await client.send(client.encode(ChatRequest((Message("user", "refuse"),), TOOLS))[0])
+            await client.send(client.encode(ChatRequest(GOES_ON, TOOLS))[0])
+        finally:
+            await client.close()
+
+    with MockServer([REFUSES, {"turns": [CALLS]}], record=9) as server:
+        asyncio.run(run(server.base_url))
+        assert all("tools" in each["body"] for each in server.stats(log=True)["log"])
 
 
 def test_json_mode_holds_the_reply_to_a_schema() -> None:

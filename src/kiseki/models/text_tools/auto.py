@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
 from kiseki.errors import BadRequest
 from kiseki.models.base import ChatClient, ChatReply, ChatRequest, Encoded, RateInfo
 from kiseki.models.text_tools.client import TextTools
@@ -29,6 +31,8 @@ class AutoTools:
         self._native = client
         self._in_text: TextTools | None = None
         """Once the endpoint has refused tools."""
+        self._takes_tools = False
+        """It has answered a request with some: then one that it refuses is that request's own fault."""
 
     def encode(self, request: ChatRequest) -> tuple[Any, int]:
         client: ChatClient = self._native
@@ -46,13 +50,16 @@ class AutoTools:
         try:
             reply, rate = await client.send(body)
         except BadRequest as error:
-            if not refuses_tools(error):
+            if self._takes_tools or not refuses_tools(error):
                 raise
+            notice = f"the endpoint takes no tools ({error}); they are told in the text, as by --tool_call_mode=hermes"
         else:
+            self._takes_tools = True
             return rescue(reply, request.tools), rate
         self._in_text = self._in_text or TextTools(self._native, "hermes")
         _begin_anew_in_text(request.encoded)
-        return await self._in_text.send(self._in_text.encode(request)[0])
+        reply, rate = await self._in_text.send(self._in_text.encode(request)[0])
+        return msgspec.structs.replace(reply, notice=notice), rate
 
     async def close(self) -> None:
         await self._native.close()
