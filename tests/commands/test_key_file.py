@@ -43,6 +43,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_keys_are_taken_and_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "from the shell")
     (tmp_path / ".env").write_text("OPENROUTER_API_KEY=a$b${HOME}\nHF_TOKEN=from the file\nLD_PRELOAD=/evil.so\nPATH_EXTRA=/x\n")
+    monkeypatch.setenv("OPENROUTER_API_KEY", "")  # as good as not set
     load_keys(tmp_path)
     assert os.environ["OPENROUTER_API_KEY"] == "a$b${HOME}"
     assert os.environ["HF_TOKEN"] == "from the shell"

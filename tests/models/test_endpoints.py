@@ -10,7 +10,7 @@ import pytest
 
 from kiseki.errors import UsageError
 from kiseki.models.dialects.chat import request_fields
-from kiseki.models.endpoints import ModelSettings, resolve_api_key
+from kiseki.models.endpoints import ModelSettings, api_mode_of, resolve_api_key, with_fallback
 from kiseki.models.factory import check_settings
 from kiseki.models.hosts import EFFORTS, LOCAL, OLLAMA, OPENROUTER, UNKNOWN, host_of
 
@@ -164,3 +164,20 @@ def test_no_model_is_refused() -> None:
 def test_the_flags_can_be_checked_without_aiohttp() -> None:
     code = "import sys, kiseki.models.endpoints, kiseki.commands.mock_server; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("base_url", "expected"),
+    [
+        ("", ("http://127.0.0.1:1/v1", "key", "chat")),
+        ("http://127.0.0.1:1/v1/", ("http://127.0.0.1:1/v1", "key", "chat")),
+        ("http://127.0.0.1:1/anthropic", ("http://127.0.0.1:1/anthropic", "key", "anthropic")),
+        ("https://api.anthropic.com/v1", ("https://api.anthropic.com/v1", "", "anthropic")),
+        ("https://api.openai.com/v1", ("https://api.openai.com/v1", "", "responses")),
+    ],
+)
+def test_a_fallback_elsewhere_is_asked_as_its_host_wants_it(base_url: str, expected: tuple[str, str, str]) -> None:
+    own = ModelSettings("m", "http://127.0.0.1:1/v1", api_key="key", api_mode="chat", context_length=9, temperature=0.5)
+    (other,) = with_fallback(own, ["other"], base_url).fallback
+    assert (other.base_url, other.api_key, api_mode_of(other)) == expected
+    assert (other.model, other.context_length, other.temperature) == ("other", None, 0.5)

@@ -8,6 +8,8 @@ from pathlib import Path
 from kiseki.errors import UsageError
 
 NAME = ".env"
+ALSO = ("MODAL_TOKEN_ID",)
+"""Halves of keys whose names do not say so."""
 
 
 def load_keys(folder: Path) -> None:
@@ -28,5 +30,5 @@ def load_keys(folder: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{NAME} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     for name, value in found.items():
-        if value and is_secret_name(name):
-            os.environ.setdefault(name, value)
+        if value and (is_secret_name(name) or name in ALSO) and not os.environ.get(name):
+            os.environ[name] = value

@@ -100,10 +100,10 @@ def with_fallback(settings: ModelSettings, models: Sequence[str], base_url: str)
     for the same place. Raises UsageError for a place without models."""
     if base_url and not models:
         raise UsageError("--fallback_base_url needs --fallback_model, the models that are asked there")
-    there = base_url or settings.base_url
     own = msgspec.structs.replace(settings, context_length=None)
-    if there != settings.base_url:
-        own = msgspec.structs.replace(own, base_url=there, api_key="", api_mode="auto")
+    if base_url and base_url.rstrip("/") != settings.base_url.rstrip("/"):
+        same_host = urlsplit(base_url).netloc == urlsplit(settings.base_url).netloc
+        own = msgspec.structs.replace(own, base_url=base_url, api_key=settings.api_key if same_host else "", api_mode="auto")
     fallback = [msgspec.structs.replace(own, model=name) for name in models]
     return msgspec.structs.replace(settings, fallback=tuple(fallback))
 

@@ -5,7 +5,7 @@
 - It refuses: the endpoint does not take the request, or ends the reply as filtered. The next request goes to it all the same.
 - It fails, and its retries are spent: for `AWAY_SECONDS` it is not asked. Waiting for a rate limit is no failure.
 
-Only a key that is not taken and a conversation that is too long are no reason to ask another model, which would meet the same.
+A key that is not taken, which stops a run, and a conversation that is too long, for which the agent has a policy, are no reason.
 What a filtered reply took is kept with the reply that is taken in the end (`ModelCall.refused`); where no other model answers, it
 is the reply. `ModelCall.fallback` names the model that answered, where it is not the run's own.
 """

@@ -1,18 +1,23 @@
-"""Answers that no model gives, in each dialect: an error of the provider, whatever it is."""
+"""Answers that no model gives, in each dialect, over a real connection: a reply or an error of the provider, whatever it is."""
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
 
 import pytest
 
 from kiseki.errors import ProviderError
-from kiseki.models.dialects.base import Dialect
-from kiseki.models.dialects.opening import open_dialect
+from kiseki.models.base import ChatReply, ChatRequest
 from kiseki.models.endpoints import ModelSettings
+from kiseki.models.factory import open_client
+from kiseki.trajectory.types import Message, ToolCall
 
-DEEP = b"[" * 100_000 + b"]" * 100_000
+PROMPT = (Message("user", "hi"),)
 BODIES = {
     "chat": [
         b'{"choices":[{"message":{"content":%b}}]}',
+        b'{"choices":[{"message":{"content":"a","reasoning_details":[%b]}}]}',
         b'{"choices":[{"message":{"tool_calls":[{"function":{"name":"f","arguments":%b}}]}}]}',
         b'{"error":%b}',
     ],
@@ -27,27 +32,94 @@ BODIES = {
         b'{"status":"failed","error":%b}',
     ],
 }
-CASES = [(mode, body) for mode, bodies in BODIES.items() for body in (*bodies, b"%b", b'{"usage":%b}')]
+EVENTS = {
+    "chat": [
+        b'{"choices":[{"delta":{"content":%b}}]}',
+        b'{"choices":[{"delta":{"reasoning_details":[%b]}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":%b}}]},"finish_reason":"stop"}]}',
+    ],
+    "anthropic": [
+        b'{"type":"content_block_start","index":0,"content_block":{"type":"redacted_thinking","data":%b}}',
+        b'{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":%b}}',
+        b'{"type":"error","error":%b}',
+    ],
+    "responses": [
+        b'{"type":"response.completed","response":{"status":"completed","output":[{"type":"message","content":%b}]}}',
+        b'{"type":"response.output_item.done","output_index":0,"item":{"type":"reasoning","summary":%b}}',
+        b'{"type":"error","error":%b}',
+    ],
+}
+CASES = [(mode, body, False) for mode, bodies in BODIES.items() for body in (*bodies, b"%b", b'{"usage":%b}')]
+CASES += [(mode, event, True) for mode, events in EVENTS.items() for event in (*events, b"%b")]
 
 
-def dialect(mode: str) -> Dialect:
-    return open_dialect(ModelSettings("m", "http://127.0.0.1:1/v1", api_mode=mode))
+def answered(mode: str, body: bytes, *, streamed: bool, status: int = 200) -> ChatReply:
+    """What the client makes of an answer."""
+    kind = b"text/event-stream" if streamed else b"application/json"
+    body = b"data: " + body + b"\n\n" if streamed else body
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.split(b":")[1]))
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (status, kind, len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async def run() -> ChatReply:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = open_client(ModelSettings("m", f"http://127.0.0.1:{port}/v1", api_mode=mode))
+        try:
+            return (await client.send(client.encode(ChatRequest(PROMPT))[0]))[0]
+        finally:
+            await client.close()
+            server.close()
+
+    return asyncio.run(run())
 
 
-@pytest.mark.parametrize(("mode", "body"), CASES)
-@pytest.mark.parametrize("streamed", [False, True])
-def test_json_that_is_nested_without_end(mode: str, body: bytes, streamed: bool) -> None:
-    answer = body.replace(b"%b", DEEP)
-    with pytest.raises(ProviderError):
-        if not streamed:
-            dialect(mode).reply(answer, 0.0, 0.0)
-        reply = dialect(mode).stream()
-        reply.feed(b"data: " + answer + b"\n\n")
-        reply.reply(0.0, 0.0)
+@pytest.mark.parametrize(("mode", "body", "streamed"), CASES)
+def test_json_that_is_nested_deeply(mode: str, body: bytes, streamed: bool) -> None:
+    for depth in (300, 600, 950, 100_000):
+        deep = body.replace(b"%b", b"[" * depth + b"]" * depth)
+        with contextlib.suppress(ProviderError):
+            reply = answered(mode, deep, streamed=streamed)
+            assert depth < 100_000
+            client = open_client(ModelSettings("m", "http://127.0.0.1:1/v1", api_mode=mode))
+            client.encode(ChatRequest((*PROMPT, reply.message, *PROMPT)))  # what was read can go back
+
+
+@pytest.mark.parametrize("mode", BODIES)
+@pytest.mark.parametrize("status", [400, 500])
+def test_errors_that_are_nested_deeply(mode: str, status: int) -> None:
+    for depth in (600, 100_000):
+        deep = b"[" * depth + b"]" * depth
+        for body in (deep, b'{"error":%b}' % deep, b'{"error":{"message":%b}}' % deep):
+            with pytest.raises(ProviderError):
+                answered(mode, body, streamed=False, status=status)
 
 
 @pytest.mark.parametrize("mode", BODIES)
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{}", b"1", b'"text"', b"\xff\xfe", b'{"a":1e999}', b"<html>", b"NaN"])
-def test_what_is_no_answer(mode: str, body: bytes) -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_is_no_answer(mode: str, body: bytes, streamed: bool) -> None:
     with pytest.raises(ProviderError):
-        dialect(mode).reply(body, 0.0, 0.0)
+        answered(mode, body, streamed=streamed)
+
+
+def test_arguments_that_are_nested_deeply_go_back_as_text() -> None:
+    deep = '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
+    for mode in BODIES:
+        client = open_client(ModelSettings("m", "http://127.0.0.1:1/v1", api_mode=mode))
+        said = Message("assistant", tool_calls=(ToolCall("a", "f", deep),))
+        assert client.encode(ChatRequest((*PROMPT, said, Message("tool", "x", tool_call_id="a"))))[1] > len(deep)
+
+
+@pytest.mark.parametrize("words", ["exceed" * 20_000, "<" * 100_000, "<title " * 20_000, "<script>" * 20_000, "model " * 20_000])
+@pytest.mark.parametrize("page", [False, True])
+@pytest.mark.timeout(20)  # looked for what they mean in all of them, each took minutes
+def test_words_without_end(words: str, page: bool) -> None:
+    body = f"<html>{words}".encode() if page else b'{"error":{"message":"%b"}}' % words.encode()
+    with pytest.raises(ProviderError):
+        answered("chat", body, streamed=False, status=400)
