@@ -39,8 +39,10 @@ class ProviderError(KisekiError):
         super().__init__(message)
         self.sent = sent
         """Whether the endpoint may have got the request, and so charge for it."""
+        self.begun = False
+        """Whether a part of a reply had come by then, which somebody may charge for."""
         self.status = status
-        """HTTP status; 0 when there was no HTTP answer."""
+        """HTTP status, or what an error inside an answer stands for; 0 when there was neither."""
         self.retry_after = retry_after
         """Seconds that the endpoint asked us to wait, None when it did not say."""
         self.rate: Any = None

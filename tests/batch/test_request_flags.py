@@ -47,6 +47,7 @@ def test_an_extra_body_is_put_over_everything_and_its_secrets_are_kept_nowhere(t
     [
         ("[1]", "it must be a JSON object"),
         ("{'a': 1}", "it is no JSON"),
+        ('{"a": NaN}', "it is no JSON: NaN is no number"),
         ("@none.json", "the file cannot be read: No such file"),
         ('{"messages": []}', "--extra_body must not set messages"),
         ('{"stream": true}', "--extra_body must not set stream"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands.checked import ALL, BLUE, LOOP, PARALLEL, READY, RED, THINKS, Check, Found
 from model_gate import Refusal, gate
 from support import kiseki
 
@@ -18,43 +18,8 @@ from kiseki.models import checking, checks
 from kiseki.models.endpoints import API_MODES
 from kiseki.models.mock_server import MockServer
 
-BLUE = {"name": "look_up_code", "arguments": {"colour": "blue"}}
-RED = {"name": "look_up_code", "arguments": {"colour": "red"}}
-THINKS = "All but nine run away, so nine are left."
-LEGS = {"match": "How many legs", "turns": [{"content": '{"legs_counted": 4}'}]}
-READY = {"match": "ready", "turns": [{"content": "ready"}]}
-PARALLEL = {"match": "blue and red", "turns": [{"tool_calls": [BLUE, RED]}]}
-LOOP = {"match": "colour blue", "turns": [{"tool_calls": [BLUE]}, {"content": "It is {{last_tool_result}}."}]}
-SHEEP = {"match": "sheep", "turns": [{"content": "9", "reasoning": THINKS}]}
-ALL = [PARALLEL, LOOP, SHEEP, LEGS, READY]
 OLLAMA = "registry.ollama.ai/library/gemma3:latest does not support tools"
 VLLM = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-
-
-class Found:
-    """What the command said with --json."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.err = status, err
-        self.report = json.loads(out)
-        self.checks = {each["check"]: each for each in self.report["checks"]}
-        self.works = {each["check"]: each["works"] for each in self.report["checks"]}
-
-    def words(self, check: str) -> str:
-        return str(self.checks[check]["words"])
-
-
-Check = Callable[..., Found]
-
-
-@pytest.fixture
-def check(capsys: pytest.CaptureFixture[str]) -> Check:
-    def run(base_url: str, *flags: str) -> Found:
-        status = main(["models", "check", "--json", "--model=m", f"--base_url={base_url}", *flags])
-        said = capsys.readouterr()
-        return Found(status, said.out, said.err)
-
-    return run
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from support import until
 
-from kiseki.compress.config import CompressionConfig
+from kiseki.compress.config import CompressionConfig, read_config
 from kiseki.compress.metrics import Metrics
-from kiseki.compress.summarizer import Summarizer, open_summarizer
+from kiseki.compress.summarizer import Summarizer, check_summarizer, open_summarizer
 from kiseki.compress.summary import Answer, Ask, Spending
 from kiseki.compress.turns import SUMMARY_MARK
 from kiseki.errors import UsageError
@@ -327,6 +328,43 @@ def test_settings_that_cannot_work_are_refused(fields: dict[str, Any], environ: 
         open_summarizer(CompressionConfig(**fields), environ, words)
     assert said in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+def test_no_temperature_is_sent_where_the_settings_say_null(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    for text, expected in (("null", None), ("0", 0.0), ("1", 1.0)):
+        file.write_text(f"summarization: {{temperature: {text}}}\n")
+        assert read_config(file).temperature == expected
+    with MockServer([says(GOOD)], record=5) as server:
+        one(server)
+        one(server, temperature=None)
+        first, second = (each["body"] for each in server.stats(log=True)["log"])
+    assert first["temperature"] == 0.3 and "temperature" not in second
+    file.write_text("summarization: {temperature: warm}\n")
+    with pytest.raises(UsageError, match=r"summarization\.temperature: 'warm' is not a number or null"):
+        read_config(file)
+    file.write_text("summarization: {max_retries: null}\n")
+    with pytest.raises(UsageError, match=r"summarization\.max_retries: None is not a whole number"):
+        read_config(file)
+
+
+@pytest.mark.parametrize(
+    ("model", "base_url"),
+    [
+        ("claude-opus-4-8", "https://api.anthropic.com"),
+        ("gpt-5.6", "https://api.openai.com/v1"),
+        ("o4-mini", "https://api.openai.com/v1"),
+    ],
+)
+def test_a_model_without_sampling_settings_can_sum_up(model: str, base_url: str) -> None:
+    """The default is no wish of the user's; any other temperature is."""
+    config = CompressionConfig(model=model, base_url=base_url, api_key_env="MY_KEY")
+    check_summarizer(config, {"MY_KEY": SECRET})
+    with pytest.raises(UsageError) as refused:
+        check_summarizer(msgspec.structs.replace(config, temperature=0.7), {"MY_KEY": SECRET})
+    said = str(refused.value)
+    assert said.startswith(f"summarization.temperature: {model} takes no sampling settings") and "--temperature" not in said
+    assert said.endswith("With null, none is sent.")
 
 
 def test_a_server_of_one_s_own_needs_no_key() -> None:

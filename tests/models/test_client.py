@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from models.answers import answered
 from support import until, with_client
 
 from kiseki.errors import (
@@ -24,6 +25,7 @@ from kiseki.errors import (
 )
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
+from kiseki.models.calls import end_of_error
 from kiseki.models.client import HttpClient
 from kiseki.models.dialects.opening import open_dialect
 from kiseki.models.endpoints import ModelSettings
@@ -322,3 +324,25 @@ def test_a_client_can_be_closed_and_used_again() -> None:
     with MockServer(script({"content": "a"})) as server:
         with_client(server.base_url, use)
         assert server.stats()["calls"] == 2
+
+
+EVENTS = {
+    "chat": (b'{"choices":[{"delta":{"content":"half"}}]}', b'{"error":{"code":529,"message":"overloaded"}}'),
+    "anthropic": (
+        b'{"type":"message_start","message":{"usage":{"input_tokens":90000}}}',
+        b'{"type":"error","error":{"type":"overloaded_error","message":"overloaded"}}',
+    ),
+    "responses": (
+        b'{"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"half"}',
+        b'{"type":"error","code":"server_error","message":"overloaded"}',
+    ),
+}
+
+
+@pytest.mark.parametrize("api_mode", EVENTS)
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_an_error_in_the_midst_of_a_reply_has_cost_is_not_known(api_mode: str, begun: bool) -> None:
+    part, error = EVENTS[api_mode]
+    with pytest.raises(ProviderOverloaded, match="overloaded") as caught:
+        answered(api_mode, part + b"\n\ndata: " + error if begun else error, streamed=True)
+    assert end_of_error(caught.value).known is not begun

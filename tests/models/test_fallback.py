@@ -16,7 +16,7 @@ from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import open_client, open_model, own_door
-from kiseki.models.fallback import AWAY_SECONDS, FallbackModel, is_gone
+from kiseki.models.fallback import AWAY_SECONDS, FallbackModel
 from kiseki.models.mock_server import MockServer
 from kiseki.models.prices import Price
 from kiseki.models.rate_limit import RateLimit
@@ -162,6 +162,12 @@ def test_each_in_its_order_and_the_last_ones_word_counts() -> None:
         ask(own, second)
 
 
+def test_where_all_fail_each_is_named() -> None:
+    with answering("own is odd") as own, answering("other is odd") as other, pytest.raises(BadRequest) as caught:
+        ask(own, other)
+    assert str(caught.value) == "other-0: HTTP 400: other is odd (before it, own: HTTP 400: own is odd)"
+
+
 def test_a_filtered_reply_that_was_paid_for_is_the_reply_where_no_other_is() -> None:
     with MockServer(failing("content_filter")) as own, MockServer(failing("bad_request")) as second:
         (reply,) = ask(own, second)
@@ -202,18 +208,41 @@ def test_what_one_model_signed_goes_back_to_it_alone() -> None:
     assert sent_other["reasoning"] == "hm"
 
 
+def answering(words: str) -> Any:
+    """A server that refuses everything with these words."""
+    return MockServer([{"turns": [{"fault": {"kind": "bad_request", "words": words}}]}])
+
+
 @pytest.mark.parametrize(
-    ("words", "gone"),
+    ("words", "asked"),
     [
-        ("HTTP 400: my-model is not a valid model ID", True),
-        ("HTTP 400: The model `llama-2` has been decommissioned and is no longer supported.", True),
-        ("HTTP 400: Model Not Exist: no such model", True),
-        ("HTTP 400: Invalid value for 'messages'.", False),
-        ("HTTP 400: this model does not support tools", False),
+        ("my-model is not a valid model ID", 1),
+        ("The model `llama-2` has been decommissioned and is no longer supported.", 1),
+        ("Model Not Exist: no such model", 1),
+        ("Invalid value for 'messages'.", 3),
+        ("this model does not support tools", 3),
     ],
 )
-def test_words_for_a_model_that_is_gone(words: str, gone: bool) -> None:
-    assert is_gone(BadRequest(words, status=400)) is gone
+def test_words_for_a_model_that_is_gone(words: str, asked: int) -> None:
+    with answering(words) as own, MockServer(ANSWER) as other:
+        ask(own, other, requests=[ChatRequest(PROMPT)] * 3)
+        assert own.stats()["calls"] == asked
+
+
+def test_where_all_calls_are_turned_away_the_fallback_is_asked_after_a_while() -> None:
+    with MockServer(rate_limit_every=1, retry_after=0.01) as own, MockServer(ANSWER) as other:
+        fallback = (ModelSettings("other", other.base_url, max_retries=0),)
+        settings = ModelSettings("own", own.base_url, provider_patience=0.5, fallback=fallback)
+
+        async def run() -> list[ChatReply]:
+            model = open_model(settings, LocalDoor(Admission(RateLimit(8), Breaker(0.5), Budget())))
+            try:
+                return await asyncio.gather(*(model.complete(ChatRequest(PROMPT)) for _ in range(8)))
+            finally:
+                await model.close()
+
+        replies = asyncio.run(run())
+    assert [each.call.fallback for each in replies] == ["other"] * 8
 
 
 def test_a_fallbacks_calls_are_priced_by_its_own_price() -> None:

@@ -154,6 +154,7 @@ def test_a_broken_sandbox_is_not_the_models_business() -> None:
         ("{}", "have wrong values: Object missing required field `what`"),
         ('{"what": "text", "more": 1}', "have wrong values: Object contains unknown field `more`"),
         ('{"what": ', "are not valid JSON"),
+        ('{"name": "give", "arguments": {"what": "te', "are not valid JSON: Input data was truncated"),
         ("\udc80", "are not valid JSON"),
         ("[" * 5000, "the arguments of give"),
     ],

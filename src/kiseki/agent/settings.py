@@ -11,6 +11,7 @@ import msgspec
 from kiseki.agent.context import OnContextFull
 from kiseki.models.endpoints import ModelSettings
 from kiseki.sandboxes.settings import SandboxSettings
+from kiseki.tools.extra_body import secrets_in_body
 from kiseki.tools.mcp.given import secrets_given
 from kiseki.tools.redact import Secrets, secrets_of
 from kiseki.tools.registry import Tool
@@ -81,9 +82,11 @@ class ToolsOfRollout:
 
 
 def secrets_of_run(settings: RolloutSettings) -> Secrets:
-    """The run's own: the model's key, what this process has in its environment, and what MCP servers are given."""
+    """The run's own: the model's key and what its extra body says is secret, what this process has in its environment, and what
+    MCP servers are given."""
     keys = {f"FALLBACK_{number}_API_KEY": each.api_key for number, each in enumerate(settings.model.fallback)}
-    return secrets_of(settings.model.api_key, {**os.environ, **keys, **secrets_given(settings.tools.mcp_servers)})
+    given = {**secrets_in_body(settings.model.extra_body), **secrets_given(settings.tools.mcp_servers)}
+    return secrets_of(settings.model.api_key, {**os.environ, **keys, **given})
 
 
 def tools_json(tools: Iterable[Tool]) -> str:

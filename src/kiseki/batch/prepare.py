@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,8 +23,8 @@ from kiseki.models.spending import with_listed
 from kiseki.sandboxes.factory import HAS_IMAGES, with_backend
 from kiseki.sandboxes.settings import SandboxSettings
 from kiseki.tools.distributions import Distribution, draw, get_distribution
+from kiseki.tools.extra_body import shown_body
 from kiseki.tools.gather import gather
-from kiseki.tools.redact import Secrets, is_secret_name, redact
 from kiseki.tools.registry import Tool
 from kiseki.tools.seeding import pack
 from kiseki.tools.settings import ToolSettings
@@ -33,9 +32,6 @@ from kiseki.tools.toolsets import find_stand_ins, load_tools, why_unavailable
 from kiseki.tools.user_tools import wanted_entry_points
 from kiseki.trajectory.types import Message
 from kiseki.views.build import TRAJECTORIES
-
-NO_SECRETS = Secrets()
-"""Of the run's own: those of others are found by their shape."""
 
 
 class Toolsets(msgspec.Struct, frozen=True):
@@ -173,16 +169,6 @@ def run_info(config: BatchConfig, toolsets: Toolsets, prefill: tuple[Message, ..
         else "",
         fallback=",".join(each.model for each in config.model.fallback),
     )
-
-
-def shown_body(value: Any) -> Any:
-    """`--extra_body`, or a part of it, as it may be kept and shown: without what its name or its shape says is a secret."""
-    if isinstance(value, dict):
-        secret = {name: "***" for name, each in value.items() if is_secret_name(name) and isinstance(each, str)}
-        return {name: secret.get(name) or shown_body(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [shown_body(each) for each in value]
-    return redact(value, NO_SECRETS)[0] if isinstance(value, str) else value
 
 
 def identity_of(settings: ToolSettings, toolsets: Collection[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from kiseki.batch.driver import Driver, Tally
 from kiseki.batch.engines import Engine, InProcess, Processes
 from kiseki.batch.images import have_images, refuse_rows, say_lost, with_default
 from kiseki.batch.plan import Plan, make_plan, read_into_ledger
-from kiseki.batch.prepare import Prepared, Toolsets, by_reason, check_same_run, prepare, shown_body
+from kiseki.batch.prepare import Prepared, Toolsets, by_reason, check_same_run, prepare
 from kiseki.batch.progress import Progress
 from kiseki.batch.prompts import BadRow, read_prompts
 from kiseki.errors import HubError, KisekiError, RunStopped, UsageError
@@ -35,6 +35,7 @@ from kiseki.models.smollm2 import serving
 from kiseki.models.spending import open_admission
 from kiseki.sandboxes.factory import HAS_IMAGES
 from kiseki.sandboxes.local import LOCAL_WARNING
+from kiseki.tools.extra_body import shown_body
 from kiseki.tools.running import end_others
 from kiseki.tools.settings import ToolSettings
 from kiseki.trajectory.replacing import replacing

@@ -144,12 +144,16 @@ def json_object(text: str) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("it must be a JSON object")
     return found
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number that JSON has")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ Count = Literal["text", "chat_template"]
 
 NOTICE = "Some turns in the middle of this conversation may have been replaced by a summary of what happened in them."
 
+TEMPERATURE = 0.3
+
 
 class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides what comes out, and how it is computed. Raises `UsageError` for values that cannot be used."""
@@ -54,7 +56,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """API base of the summariser. Default: OpenRouter."""
     api_key_env: str = ""
     """Environment variable that holds the summariser's key. Default: by host, as everywhere (`OPENROUTER_API_KEY`, …)."""
-    temperature: float = 0.3
+    temperature: float | None = TEMPERATURE
+    """Of the summariser. Default: 0.3, left out where the model takes no sampling settings. None: left out everywhere."""
     max_retries: int = 3
     """Requests after the first that a failed or unusable summary may cost. Default: 3."""
     retry_delay: float = 2.0
@@ -106,7 +109,7 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("retry_delay", 0),
             ("per_trajectory_timeout", 0.001),
         ):
-            if not least <= getattr(self, name) < math.inf:
+            if getattr(self, name) is not None and not least <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name}: {getattr(self, name)!r} is not a number from {least:g} on")
 
 
@@ -198,6 +201,10 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+OR_NULL = " | None"
+"""How the kind of a field ends that may be null."""
+
+
 def _typed(value: Any, kind: str, where: str) -> Any:
     """`value` where it is of its field's kind. Raises `UsageError` with the key's name."""
     kinds: dict[str, tuple[type, str]] = {
@@ -205,7 +212,11 @@ def _typed(value: Any, kind: str, where: str) -> Any:
         "float": (float, "a number"),
         "bool": (bool, "true or false"),
     }
-    wanted, words = kinds.get(kind, (str, "text"))
+    wanted, words = kinds.get(kind.removesuffix(OR_NULL), (str, "text"))
+    if kind.endswith(OR_NULL):
+        if value is None:
+            return None
+        words += " or null"
     fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and wanted is not bool):
         raise UsageError(f"{where}: {value!r} is not {words}")

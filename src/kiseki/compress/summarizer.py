@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from kiseki.compress.config import CompressionConfig
+import msgspec
+
+from kiseki.compress.config import TEMPERATURE, CompressionConfig
 from kiseki.compress.summary import Answer, Ask, Spending, read_summary, shorter_request, tokens_wanted
 from kiseki.errors import NotAdmitted, ProviderError, UsageError
 from kiseki.models.admission import Admission, LocalDoor
@@ -237,13 +239,25 @@ def _settings(config: CompressionConfig, environ: Mapping[str, str], provider_pa
         config.base_url,
         "" if is_builtin(config.model) else _key(config, environ),
         max_tokens=_reply_tokens(config),
-        temperature=config.temperature,
         call_timeout=config.per_trajectory_timeout / CALLS_PER_TIMEOUT,
         provider_patience=provider_patience,
         max_retries=0,  # a row's tries are counted here
     )
     check_model(settings)
-    return settings
+    return _with_temperature(settings, config.temperature)
+
+
+def _with_temperature(settings: ModelSettings, temperature: float | None) -> ModelSettings:
+    """The default is left out where the model's API takes none. Raises `UsageError` for any other that is not taken."""
+    warm = msgspec.structs.replace(settings, temperature=temperature)
+    try:
+        check_model(warm)
+    except UsageError as error:
+        if temperature == TEMPERATURE:
+            return settings
+        words = str(error).replace("--temperature", "summarization.temperature")
+        raise UsageError(f"{words} With null, none is sent.") from error
+    return warm
 
 
 def _key(config: CompressionConfig, environ: Mapping[str, str]) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from kiseki.errors import ProviderError
-from kiseki.models.admission import Ask, Door
+from kiseki.errors import ProviderError, RateLimited
+from kiseki.models.admission import Admitted, Ask, Door
 from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, Need, worst_case
-from kiseki.models.calls import DROPPED, NOT_SENT, end_of_error, end_of_reply
+from kiseki.models.calls import DROPPED, NOT_SENT, end_of_error, end_of_reply, is_limited
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.prices import Price
 from kiseki.models.retry import Retries
@@ -44,12 +44,16 @@ class AskedModel:
         self.client = client
         self._elsewhere = elsewhere
         self._falls_back = falls_back
+        self._turned_away_since: float | None = None
+        """When calls began to be turned away, without one that was answered since."""
         self._door = door
         self._settings = settings
         self._rng = rng or random.Random()
         self._sleep = sleep
 
     async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
+        if self._is_turned_away():  # and is asked again after a while: that is to be seen anew
+            self._turned_away_since = None
         encoded, size = self.client.encode(request)
         tokens = size // BYTES_PER_TOKEN + 1
         risked = 0.0  # what tries without an answer may have cost
@@ -66,13 +70,14 @@ class AskedModel:
                 try:
                     if not admitted.done():
                         with on_hold:
-                            await admitted
+                            await self._wait(admitted)
                     probe = admitted.result().probe
                     end, waited = DROPPED, time.perf_counter() - began
                     reply, rate = await self.client.send(encoded)
                     reply = self._priced(reply, retries.made, waited, risked)
                     end = end_of_reply(reply, rate, wants_tokens=self._settings.capture_tokens)
                     request.allowance.spend(reply.call.usage.cost)
+                    self._turned_away_since = None
                     return reply
                 except ProviderError as error:
                     end = end_of_error(error, falls_back=self._falls_back)
@@ -80,13 +85,27 @@ class AskedModel:
                     risked += risk
                     request.allowance.spend(risk)
                     delay = retries.next_delay(error, probe=probe)
-                    if delay is None:
+                    if is_limited(error) and self._turned_away_since is None:
+                        self._turned_away_since = time.perf_counter()
+                    if delay is None or self._is_turned_away():
                         raise
                 finally:
                     self._door.leave(key, end)
                 held.set(0.0)
                 with on_hold:
                     await self._sleep(delay)
+
+    async def _wait(self, admitted: asyncio.Future[Admitted]) -> None:
+        """Until it is let in. Raises `RateLimited` where another model is asked when that takes too long."""
+        while not admitted.done():
+            if self._is_turned_away():
+                raise RateLimited("the endpoint has turned every call away for too long", sent=False)
+            await asyncio.wait({admitted}, timeout=self._settings.provider_patience if self._falls_back else None)
+
+    def _is_turned_away(self) -> bool:
+        """Whether another model is to be asked, since the endpoint has turned every call away for as long as one has patience."""
+        since = self._turned_away_since
+        return self._falls_back and since is not None and time.perf_counter() - since >= self._settings.provider_patience
 
     async def close(self) -> None:
         await self.client.close()

@@ -77,7 +77,7 @@ def end_of_error(error: ProviderError, *, falls_back: bool = False) -> CallEnd:
     else:
         kind = "ok" if isinstance(error, ContextLengthExceeded) else "refused"
     # an error status costs nothing; no answer to what was sent, or a torn one, may have cost a whole reply
-    unknown = error.sent and error.status in (0, 200)
+    unknown = error.sent and (error.begun or error.status in (0, 200))
     return CallEnd(
         kind,
         known=not unknown,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -37,6 +37,7 @@ MODES = ("native", "auto", "json", "hermes")
 """Ways to call tools, in the order in which they are tried after the user's own. `native` comes before `auto`, which would hide
 why the API's own way does not work."""
 
+FILTER_OFF = "--reasoning_filter=off"
 
 Question = Callable[["Asker"], Awaitable[Answer]]
 
@@ -65,7 +66,11 @@ class Report(msgspec.Struct, frozen=True):
     changed: dict[str, Any]
     """Fields of `ModelSettings` that have to be others than the user's, for this endpoint."""
     needed: tuple[str, ...]
-    """Why, a line each."""
+    """Why, a line each; also of `filter_off`."""
+    filter_off: bool = False
+    """Whether rows would have no reasoning, though it is not switched off: `kiseki batch` discards such rows by default."""
+    gone: tuple[str, ...] = ()
+    """Of the models that are gone, a line each with the one that was checked in its place."""
 
 
 class Asker:
@@ -75,6 +80,8 @@ class Asker:
         self.settings = settings
         self.asked = 0
         self.calls: list[ModelCall] = []
+        self.reasoned = False
+        """Whether any of these replies had text of reasoning."""
         self._clients: list[tuple[ModelSettings, ChatClient]] = []  # settings have no hash: a body is a dict
 
     async def __call__(self, request: ChatRequest, **changes: object) -> ChatReply:
@@ -94,6 +101,7 @@ class Asker:
                 await asyncio.sleep(wait)
             else:
                 self.calls.append(reply.call)
+                self.reasoned = self.reasoned or bool(reply.message.reasoning)
                 return reply
         raise AssertionError("the last try returns or raises")
 
@@ -125,20 +133,21 @@ def bounded(settings: ModelSettings) -> ModelSettings:
 async def check(settings: ModelSettings, begins: Callable[[str], None] = lambda what: None) -> Report:
     """Make all checks; `begins` is told of each before its first call.
 
-    Raises `UsageError` where the endpoint takes no call with this key or knows no such model, `ProviderError` where it cannot be
-    reached or does not answer.
+    Where the model is gone, the first fallback model that is not is checked in its place. Raises `UsageError` where the endpoint
+    takes no call with this key or has none of the models, `ProviderError` where it cannot be reached or does not answer.
     """
-    ask = Asker(bounded(settings))
-    checking = _Checking(ask, begins)
+    checking = _Checking(Asker(bounded(settings)), begins)
     try:
+        fallback = await _find_model(checking, settings.fallback)
         await _find_transport(checking)
         tools = await _find_tools(checking)
         await _look_at_the_rest(checking)
-        for each in settings.fallback:
+        for each in fallback:
             await _check_fallback(checking, each)
-        return Report(tuple(checking.done), tools, checking.changed, tuple(checking.needed))
+        found = (checking.changed, tuple(checking.needed), checking.filter_off, tuple(checking.gone))
+        return Report(tuple(checking.done), tools, *found)
     finally:
-        await ask.close()
+        await checking.ask.close()
 
 
 class _Checking:
@@ -151,6 +160,12 @@ class _Checking:
         self.needed: list[str] = []
         self.first: ModelCall | None = None
         """The first call that was answered."""
+        self.answers_whole = False
+        """Whether replies come that are not streamed."""
+        self.tools_reasoned = False
+        """Whether there was text of reasoning in the turns of the tool loop."""
+        self.filter_off = False
+        self.gone: list[str] = []
         self._begins = begins
         self._over = time.monotonic() + ALL_SECONDS
 
@@ -163,7 +178,7 @@ class _Checking:
     async def run(self, what: str, question: Question, ask: Asker | None = None) -> Answer:
         """One check. `ask`: where another model is asked."""
         ask = ask or self.ask
-        ask.asked, ask.calls = 0, []
+        ask.asked, ask.calls, ask.reasoned = 0, [], False
         self._begins(what)
         began = time.monotonic()
         try:
@@ -183,12 +198,26 @@ class _Checking:
         return answer
 
 
+async def _find_model(checking: _Checking, fallback: Sequence[ModelSettings]) -> Sequence[ModelSettings]:
+    """Ask the model, and where it is gone, the next ones until one is not. Returns the fallback models that are left."""
+    plain = await checking.run("plain", checks.plain)
+    for each in fallback:
+        if not isinstance(plain.error, ProviderError) or not is_gone(plain.error):
+            break
+        words = str(plain.error).rstrip(".")
+        checking.gone.append(f"{checking.ask.settings.model} is gone ({words}): {each.model} is checked in its place")
+        await checking.ask.close()
+        checking.ask = Asker(bounded(each))
+        plain = await checking.run(f"plain, {each.model}", checks.plain)
+    _stop_if_useless(plain.error)
+    checking.answers_whole = plain.state != "no"
+    return fallback[len(checking.gone) :]
+
+
 async def _find_transport(checking: _Checking) -> None:
     """Whether replies come streamed, whole or both."""
-    plain = await checking.run("plain", checks.plain)
-    _stop_if_useless(plain.error)
     streamed = await checking.run("streaming", checks.streaming)
-    wanted, works = checking.ask.settings.stream, {False: plain.state != "no", True: streamed.state != "no"}
+    wanted, works = checking.ask.settings.stream, {False: checking.answers_whole, True: streamed.state != "no"}
     if not works[wanted] and works[not wanted]:
         why = "no --stream, since that is refused" if wanted else "--stream, since only streamed replies come"
         checking.change("stream", not wanted, why)
@@ -202,6 +231,7 @@ async def _find_tools(checking: _Checking) -> str:
         ask.settings = msgspec.structs.replace(given, tool_call_mode=mode)
         found = await checking.run(f"tools, {mode}", checks.tools)
         if found.state in ("yes", "partly"):
+            checking.tools_reasoned = ask.reasoned
             if (own, mode) == ("auto", "native"):
                 ask.settings = given
             elif mode != own:
@@ -216,6 +246,11 @@ async def _look_at_the_rest(checking: _Checking) -> None:
     run, settings = checking.run, checking.ask.settings
     reasoning = await run("reasoning", checks.reasoning)
     none = reasoning.state == "no" and reasoning.error is None
+    switched_off = settings.reasoning_disabled or settings.reasoning_effort == "none"
+    if (none or reasoning.state == "partly") and not (checking.tools_reasoned or switched_off):
+        checking.filter_off = True
+        hint = "" if settings.reasoning_effort else ", unless --reasoning_effort brings some"
+        checking.needed.append(f"{FILTER_OFF}, since no text of reasoning came, and rows without any are discarded{hint}")
     nothing = _said(Answer("untried", "there is none to switch off"))
     await run("no reasoning", nothing if none else checks.no_reasoning)
     await run("json", checks.json_mode)

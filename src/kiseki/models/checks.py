@@ -40,8 +40,10 @@ SCHEMA = msgspec.Raw(
 )
 RIDDLE = "A farmer has 17 sheep, and all but 9 run away. How many sheep are left? Think about it, then answer with a number."
 REPEATED = "".join(f"Line {number}: the ferry leaves at {number % 24}:00 from pier {number % 7}.\n" for number in range(1, 86))
-"""About 1,300 tokens, or 1,800 where each digit is one: OpenAI's and most of Anthropic's caches begin at 1,024 (their guides to
-prompt caching)."""
+"""About 1,300 tokens, or 1,800 where each digit is one: most caches begin at 1,024 (OpenAI's and Anthropic's guides to prompt
+caching)."""
+FOR_CLAUDE = 4
+"""Times that: the caches of Claude Opus and Haiku begin at 4,096 from 4.5 on."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -207,9 +209,10 @@ async def token_ids(ask: Asker) -> Answer:
 
 
 async def prompt_cache(ask: Asker) -> Answer:
-    """A longer system prompt twice: the marks that Anthropic's cache wants are put there, as on what rollouts share."""
-    question = Message("user", "Which pier has line 50? Answer with a number.")
-    request = ChatRequest((Message("system", REPEATED), question))
+    """A longer system prompt twice, with tools, as rollouts ask: without any, Anthropic's dialect does not set all its marks."""
+    question = Message("user", "Which pier has line 50? Answer with a number, without the tool.")
+    text = REPEATED * (FOR_CLAUDE if "claude" in ask.settings.model.lower() else 1)
+    request = ChatRequest((Message("system", text), question), TOOLS)
     await ask(request)
     usage = (await ask(request)).call.usage
     if usage.cached_tokens:

@@ -83,8 +83,13 @@ class HttpClient:
                     raise error_of_status(response.status, response.headers, await read_body(response, ERROR_BYTES), time.time())
                 rate = parse_rate(response.headers, started)
                 if response.content_type == "text/event-stream":  # also unasked: some proxies always stream
-                    answer = await _read_stream(response, self.settings, dialect.stream())
-                    return answer.reply(started, time.perf_counter() - clock), rate
+                    answer = dialect.stream()
+                    try:
+                        await _read_stream(response, self.settings, answer)
+                        return answer.reply(started, time.perf_counter() - clock), rate
+                    except ProviderError as error:
+                        error.begun = answer.begun
+                        raise
                 body = await read_body(response, MAX_ANSWER, more=BadResponse(TOO_LARGE))
                 return dialect.reply(body, started, time.perf_counter() - clock), rate
         except RecursionError as error:
@@ -143,7 +148,7 @@ async def read_body(response: aiohttp.ClientResponse, most: int, more: ProviderE
     return parts[0] if len(parts) == 1 else b"".join(parts)[:most]
 
 
-async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings, reply: StreamedReply) -> StreamedReply:
+async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings, reply: StreamedReply) -> None:
     """All of a streamed answer, put into `reply`.
 
     Raises `StreamStalled` where it began and then nothing came any more, `TimeoutError` where it was only too slow.
@@ -166,7 +171,6 @@ async def _read_stream(response: aiohttp.ClientResponse, settings: ModelSettings
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await response.read()
             break
-    return reply
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from kiseki.models.base import ChatClient, ChatModel
 from kiseki.models.breaker import Breaker
 from kiseki.models.budget import Budget
 from kiseki.models.dialects.opening import open_dialect
-from kiseki.models.endpoints import ModelSettings, check_values, resolve_api_key
+from kiseki.models.endpoints import ModelSettings, api_mode_of, check_values, resolve_api_key
 from kiseki.models.rate_limit import RateLimit
 from kiseki.models.smollm2 import IGNORED, SMOLLM2, needs_server, open_alone, why_not_installed
 
@@ -110,7 +110,7 @@ def open_client(settings: ModelSettings) -> ChatClient:
     if mode == "auto":
         from kiseki.models.text_tools.auto import AutoTools
 
-        return AutoTools(client)
+        return AutoTools(client, reads_text=api_mode_of(settings) == "chat")
     if mode == "native":
         return client
     from kiseki.models.text_tools.client import TextTools

@@ -70,6 +70,8 @@ _TOO_LONG = re.compile(
     r"|`inputs` tokens \+ `max_new_tokens` must be",
     re.IGNORECASE,
 )
+# llama.cpp's words, with 500, for what no second try mends.
+_NEVER = re.compile(r"requires --jinja|Unsupported param: tools|image input is not supported")
 # As Anthropic words it, with 400.
 _NO_CREDIT = re.compile(r"credit balance is too low", re.IGNORECASE)
 _SPENT = ("insufficient_quota", "enforced_spend_limit_reached")
@@ -114,7 +116,7 @@ def _error(status: int, words: str, code: str, retry_after: float | None, decode
         # OpenAI says "no credit" with 429 too, Anthropic "the month's limit is spent"; waiting doesn't help.
         kind = AuthError if code in _SPENT else RateLimited
     elif status >= 500 or status in _RETRYABLE_4XX:
-        kind = ProviderOverloaded
+        kind = BadRequest if _NEVER.search(words) else ProviderOverloaded
     elif status in (401, 402, 403):
         # OpenRouter's 403 also means "moderation flagged this input": the prompt's fault, not the key's.
         kind = BadRequest if status == 403 and _flagged(decoded) else AuthError

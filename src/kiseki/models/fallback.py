@@ -1,7 +1,7 @@
 """Several models asked one after the other: the run's own, and those that are asked where it is gone or refuses.
 
-- Gone: the endpoint says that there is no such model (404, 410, or in words), and it has not answered before. It is not asked
-  again.
+- Gone: it has not answered before, and the endpoint says that there is no such model. With 404 or 410 it is not asked again, in
+  words alone for `AWAY_SECONDS`.
 - It refuses: the endpoint does not take the request, or ends the reply as filtered. The next request goes to it all the same.
 - It fails, and its retries are spent: for `AWAY_SECONDS` it is not asked. Waiting for a rate limit is no failure.
 
@@ -23,11 +23,13 @@ import msgspec
 from kiseki.errors import AuthError, BadRequest, ContextLengthExceeded, NotAdmitted, PromptBudgetSpent, ProviderError
 from kiseki.models.asking import AskedModel
 from kiseki.models.base import NOT_HELD, ChatReply, ChatRequest, Encoded
+from kiseki.models.dialects.base import EXCERPT_CHARS
 from kiseki.trajectory.types import Message, Usage
 
 ANSWERED_BY = "answered_by"
 """Key in `provider_fields`: the model that gave them. Signatures and the like mean nothing to another one."""
 REFUSED = "content_filter"
+GONE = (404, 410)
 AWAY_SECONDS = 60.0
 """Long enough that an outage costs few calls their retries, and short enough that little of a run is another model's after it."""
 _NO_MODEL = re.compile(
@@ -49,6 +51,7 @@ class FallbackModel:
 
     async def complete(self, request: ChatRequest, on_hold: AbstractContextManager[Any] = NOT_HELD) -> ChatReply:
         refused: list[tuple[int, ChatReply]] = []
+        failed: list[str] = []
         last = len(self._models) - 1
         for at, (name, model) in enumerate(self._models):
             if at < last and self._clock() < self._away_until[at]:
@@ -62,9 +65,12 @@ class FallbackModel:
                 falls_back = isinstance(error, ProviderError) and not isinstance(error, AuthError | ContextLengthExceeded)
                 if falls_back and at < last:
                     self._note(at, error)
+                    failed.append(f"{name}: {error}")
                     continue
                 if refused:
                     break
+                if failed and falls_back:
+                    error.args = (f"{name}: {error} (before it, {'; '.join(failed)})"[: EXCERPT_CHARS * 2],)
                 raise
             self._answered[at] = True
             if reply.call.finish_reason == REFUSED and at < last:
@@ -79,10 +85,13 @@ class FallbackModel:
 
     def _note(self, at: int, error: Exception) -> None:
         assert isinstance(error, ProviderError)
-        if is_gone(error) and not self._answered[at]:  # else a prompt may have brought such words about
-            self._away_until[at] = float("inf")
-        elif error.retryable:
+        if error.retryable:
             self._away_until[at] = self._clock() + AWAY_SECONDS
+        elif not self._answered[at]:  # else a prompt, or a router, may have brought about what is said
+            if error.status in GONE:
+                self._away_until[at] = float("inf")
+            elif is_gone(error):
+                self._away_until[at] = self._clock() + AWAY_SECONDS
 
     def _taken(self, at: int, reply: ChatReply, refused: Sequence[tuple[int, ChatReply]]) -> ChatReply:
         name, message = self._models[at][0], reply.message
@@ -94,8 +103,8 @@ class FallbackModel:
 
 
 def is_gone(error: ProviderError) -> bool:
-    """Whether the endpoint says that it has no such model."""
-    return error.status in (404, 410) or (isinstance(error, BadRequest) and _NO_MODEL.search(str(error)) is not None)
+    """Whether the endpoint says that it has no such model, by the status or in words."""
+    return error.status in GONE or (isinstance(error, BadRequest) and _NO_MODEL.search(str(error)) is not None)
 
 
 def _for(name: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:

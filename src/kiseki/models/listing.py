@@ -126,12 +126,14 @@ def _questions(settings: ModelSettings) -> tuple[list[str], dict[str, str]]:
     base = dialect.url
     for path in _API_PATHS:
         base = base.removesuffix(path)
-    if api_mode_of(settings) == "anthropic":  # its list has pages, and not the names that stand for the newest of a kind
-        return [f"{base}/models/{quote(settings.model, safe='')}"], dialect.headers
     urls = [f"{base}/models"]
+    if api_mode_of(settings) == "anthropic":  # its list has pages, and not the names that stand for the newest of a kind
+        urls.insert(0, f"{base}/models/{quote(settings.model, safe='')}")
     if host_of(settings.base_url) is LOCAL:
         parts = urlsplit(settings.base_url)
         urls += [f"{parts.scheme}://{parts.netloc}{path}" for path in ("/props", "/api/v0/models")]
+    elif len(urls) > 1:
+        urls.pop()
     return urls, dialect.headers
 
 

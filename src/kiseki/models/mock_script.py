@@ -70,7 +70,6 @@ REASONING_FIELDS = (
     "scratchpad",
 )
 
-
 IDS_AS = ("vllm", "sglang", "none")
 
 
@@ -81,6 +80,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Only the first so many requests for this conversation and turn, so that retries succeed. Default: always."""
     retry_after: float | None = None
     """Seconds, on `rate_limit` and the 5xx. Default: the server's `retry_after` on `rate_limit`, else none."""
+    words: str = ""
+    """What an error of HTTP says. Default: by its kind."""
 
     def __post_init__(self) -> None:
         if self.kind not in FAULT_KINDS:

@@ -232,7 +232,7 @@ class MockState:
         if fault is not None and kind in HTTP_FAULTS:
             status, code, words = HTTP_FAULTS[kind]
             key = next((headers[name] for name in KEY_HEADERS if name in headers), "none")
-            answer = error_answer(fault, status, code, words.format(authorization=key), dialect)
+            answer = error_answer(fault, status, code, (fault.words or words).format(authorization=key), dialect)
             wait = fault.retry_after
             if wait is None and kind == "rate_limit":
                 wait = self.config.retry_after

@@ -60,8 +60,9 @@ class Toolbox:
             try:
                 arguments = known.read_arguments(call.arguments.strip() or "{}")
             except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-                kind = "have wrong values" if isinstance(error, msgspec.ValidationError) else "are not valid JSON"
-                content = _error(f"the arguments of {call.name} {kind}: {error}") | {"expected": known.schema.parameters}
+                wrong = _why_no_json(call.arguments) if isinstance(error, msgspec.ValidationError) else str(error)
+                words = f"are not valid JSON: {wrong}" if wrong else f"have wrong values: {error}"
+                content = _error(f"the arguments of {call.name} {words}") | {"expected": known.schema.parameters}
         invalid = raised = known is None or arguments is None
         timed_out = False
         if context is not None:
@@ -89,6 +90,15 @@ class Toolbox:
         if context is not None and (notes := context.notes.pop(call.id, None)):
             run = notes.add_to(run)
         return Message(role="tool", content=done.text, tool_call_id=call.id, name=call.name), run
+
+
+def _why_no_json(arguments: str) -> str:
+    """ "" where they are JSON: a wrong name may stand before the place where the text ends too soon."""
+    try:
+        msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        return str(error)
+    return ""
 
 
 async def _run(known: Tool, context: ToolContext | None, arguments: Mapping[str, Any]) -> tuple[Any, bool, bool]:

@@ -18,6 +18,8 @@ NATIVE_FIELDS = ("reasoning", "reasoning_content", "thinking", "reasoning_detail
 # Keys that hold the text of one item of a list of reasoning items or content parts.
 _TEXT_KEYS = ("text", "summary", "thinking", "reasoning", "content")
 
+MOST_BLOCKS = 100
+"""Of reasoning one after the other that are taken out; no model writes more than a few, and each costs a look at what follows."""
 _OPENING = re.compile(r"\s*<(think|thinking|thought)>")
 _SCRATCHPAD = re.compile(r"<REASONING_SCRATCHPAD>(.*?)</REASONING_SCRATCHPAD>\s*", re.DOTALL)
 _SCRATCHPAD_OPEN = "<REASONING_SCRATCHPAD>"
@@ -77,7 +79,7 @@ def split_inline(content: str, *, cut_short: bool, has_native: bool) -> tuple[st
     if "<" not in content:
         return content, ""
     found: list[str] = []
-    while opening := _OPENING.match(content):
+    while len(found) < MOST_BLOCKS and (opening := _OPENING.match(content)):
         tag = opening[1]
         close = _closing(content, f"</{tag}>", opening.end())
         if close < 0:

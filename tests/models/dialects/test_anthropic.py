@@ -189,7 +189,7 @@ def test_a_growing_conversation_is_encoded_as_one_that_is_whole(messages: list[M
 
 def test_a_lookup_in_the_cache_finds_the_turn_before_a_long_one() -> None:
     ids = [f"c{number}" for number in range(30)]
-    body = body_of(PROMPT, called("a"), result("a"), called(*ids), *map(result, ids))
+    body = body_of(PROMPT, called("a"), result("a"), called(*ids), *map(result, ids), tools=TOOLS)
     marked = [at for at, turn in enumerate(body["messages"]) if MARK.items() <= turn["content"][-1].items()]
     assert marked == [2, 4]
 
@@ -370,3 +370,33 @@ def test_the_mock_server_would_say_no() -> None:
     """Else the checks above would mean nothing."""
     with pytest.raises(Refused):
         read(dialect().encode(ChatRequest((PROMPT, called("a"))))[0])
+
+
+def test_where_another_model_began_the_turn_one_that_thinks_by_budget_does_without() -> None:
+    asked = AnthropicDialect(
+        ModelSettings("claude-sonnet-4-5", "https://api.anthropic.com/v1", api_key="k", reasoning_effort="high")
+    )
+    call = Message("assistant", tool_calls=(ToolCall("a", "f", "{}"),))
+    result = Message("tool", "x", tool_call_id="a", name="f")
+    thought = msgspec.structs.replace(call, provider_fields={THINKING: [{"type": "thinking", "thinking": "t", "signature": "s"}]})
+
+    def thinking(*messages: Message) -> str:
+        body = msgspec.json.decode(asked.encode(ChatRequest((Message("user", "hi"), *messages)))[0])
+        return str(body["thinking"]["type"])
+
+    assert thinking() == "enabled"
+    assert thinking(thought, result) == "enabled"
+    assert thinking(call, result) == "disabled"
+    assert thinking(call, result, Message("assistant", "done"), Message("user", "more")) == "enabled"
+
+
+def test_a_schema_goes_out_without_what_structured_outputs_refuse() -> None:
+    asked = AnthropicDialect(ModelSettings("claude-sonnet-4-6", "https://api.anthropic.com/v1", api_key="k"))
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "maxItems": 16, "items": {"type": "object", "properties": {}}}},
+    }
+    request = ChatRequest((Message("user", "hi"),), json_schema=msgspec.Raw(msgspec.json.encode(schema)))
+    sent = msgspec.json.decode(asked.encode(request)[0])["output_config"]["format"]["schema"]
+    items = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert sent == {"type": "object", "properties": {"a": {"type": "array", "items": items}}, "additionalProperties": False}

@@ -44,7 +44,7 @@ def streamed(asked: ResponsesDialect, *events: Any, end: bytes = b"") -> ChatRep
 
 
 def test_the_request() -> None:
-    settings: dict[str, Any] = {"max_tokens": 100, "temperature": 0.0, "top_p": 0.5, "reasoning_effort": "max", "stream": True}
+    settings: dict[str, Any] = {"max_tokens": 100, "reasoning_effort": "max", "stream": True}
     asked = dialect(api_key=KEY, extra_body={"service_tier": "flex"}, **settings)
     call = Message("assistant", "I look.", "hm", (ToolCall("c1", "terminal", "{bad"),))
     body = body_of(asked, *PROMPT, call, Message("tool", "12:00", tool_call_id="c1", name="terminal"), tools=TOOLS, seed=7)
@@ -55,8 +55,6 @@ def test_the_request() -> None:
         "store": False,
         "include": ["reasoning.encrypted_content"],
         "max_output_tokens": 100,
-        "temperature": 0.0,
-        "top_p": 0.5,
         "stream": True,
         "stream_options": {"include_obfuscation": False},
         "reasoning": {"effort": "max", "summary": "auto"},
@@ -99,6 +97,7 @@ def test_the_request() -> None:
             {"reasoning_disabled": True},
             {"reasoning": {"effort": "none"}, "chat_template_kwargs": {"enable_thinking": False, "thinking": False}},
         ),
+        (LOCAL, "gpt-5.6", {"temperature": 0.0, "top_p": 0.5}, {"temperature": 0.0, "top_p": 0.5}),
         ("https://openrouter.ai/api/v1", "a/b", {"provider_sort": "price"}, {"provider": {"sort": "price"}}),
     ],
 )
@@ -107,6 +106,37 @@ def test_fields_by_host(base_url: str, model: str, settings: dict[str, Any], exp
     for own in ("model", "input", "store", "include", "prompt_cache_key"):
         body.pop(own, None)
     assert body == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "taken"),
+    [
+        ("gpt-4.1", {}, True),
+        ("gpt-5-chat-latest", {}, True),
+        ("gpt-5.2", {}, True),  # it does not reason unless asked to
+        ("gpt-5.6", {"reasoning_effort": "none"}, True),
+        ("gpt-5.6", {"reasoning_disabled": True}, True),
+        ("gpt-5.6", {"extra_body": {"reasoning": {"effort": "none"}}}, True),
+        ("my-deployment", {"reasoning_effort": "low"}, True),  # on Azure, which model that is only the host knows
+        ("gpt-5.2", {"reasoning_effort": "low"}, False),
+        ("gpt-5.6", {}, False),
+        ("gpt-6", {}, False),
+        ("gpt-5-mini", {"reasoning_effort": "none"}, False),
+        ("ft:gpt-5-mini:us::1", {}, False),
+        ("o4-mini", {}, False),
+    ],
+)
+def test_sampling_settings_that_a_model_refuses_while_it_reasons(model: str, settings: dict[str, Any], taken: bool) -> None:
+    assert body_of(dialect(OPENAI, model, temperature=1.0, **settings), *PROMPT)["temperature"] == 1.0
+    both: dict[str, Any] = {"temperature": 0.3, "top_p": 0.5, **settings}
+    if taken:
+        body = body_of(dialect(OPENAI, model, **both), *PROMPT)
+        assert (body["temperature"], body["top_p"]) == (0.3, 0.5)
+    else:
+        with pytest.raises(UsageError, match=rf"^--temperature and --top_p: {model} takes no sampling settings while it reasons"):
+            dialect(OPENAI, model, **both)
+        with pytest.raises(UsageError, match=r"^--top_p: "):
+            dialect(OPENAI, model, top_p=0.5, **settings)
 
 
 @pytest.mark.parametrize("model", ["gpt-4.1-mini", "gpt-4o", "ft:gpt-4.1:acme::1"])

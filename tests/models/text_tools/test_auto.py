@@ -13,6 +13,7 @@ from kiseki.errors import BadRequest
 from kiseki.models.base import ChatClient, ChatReply, ChatRequest, Encoded, ToolSchema
 from kiseki.models.endpoints import ModelSettings
 from kiseki.models.factory import open_client
+from kiseki.models.failures import error_of_status
 from kiseki.models.mock_server import MockServer
 from kiseki.models.text_tools.auto import refuses_tools
 from kiseki.trajectory.types import Message, ToolCall
@@ -151,6 +152,8 @@ def test_json_mode_holds_the_reply_to_a_schema() -> None:
         ("HTTP 404: No endpoints found that support tool use. To learn more about provider routing, visit …", True),
         ("HTTP 400: tools param requires --jinja flag", True),
         ("HTTP 400: `tool calling` is not supported with this model", True),
+        ("HTTP 400: Function calling is not enabled for models/gemma-3-27b-it", True),
+        ("HTTP 500: Unsupported param: tools", True),
         ("HTTP 400: Invalid value for 'messages'.", False),
         ("HTTP 400: tool_call_id c1 is not known", False),
         ("HTTP 400: This model does not support image input.", False),
@@ -158,3 +161,22 @@ def test_json_mode_holds_the_reply_to_a_schema() -> None:
 )
 def test_words_of_endpoints_that_take_no_tools(words: str, refused: bool) -> None:
     assert refuses_tools(BadRequest(words, status=400)) is refused
+
+
+def test_llama_cpp_says_with_500_that_it_takes_no_tools() -> None:
+    error = error_of_status(500, {}, b'{"error":{"code":500,"message":"tools param requires --jinja flag"}}', 0.0)
+    assert isinstance(error, BadRequest) and refuses_tools(error)
+
+
+@pytest.mark.parametrize("api_mode", ["anthropic", "responses"])
+def test_apis_whose_models_call_tools_by_them_have_no_calls_in_their_text(api_mode: str) -> None:
+    async def run(base_url: str) -> ChatReply:
+        client = open_client(ModelSettings("m", base_url, api_mode=api_mode))
+        try:
+            return (await client.send(client.encode(ChatRequest(PROMPT, TOOLS))[0]))[0]
+        finally:
+            await client.close()
+
+    with MockServer([{"turns": [{"content": AS_TEXT}]}]) as server:
+        reply = asyncio.run(run(server.base_url))
+    assert (reply.message.content, reply.message.tool_calls) == (AS_TEXT, ())

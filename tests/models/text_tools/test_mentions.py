@@ -128,3 +128,9 @@ def test_strings_of_arguments_survive(text: str) -> None:
         content, calls, _ = parse(each, TOOLS)
         assert content == "", each
         assert [(call.name, json.loads(call.arguments)) for call in calls] == [("run", {"command": text})], each
+
+
+def test_an_indented_example_is_code() -> None:
+    example = 'Write:\n\n    <tool_call>\n    {"name": "run", "arguments": {"command": "ls"}}\n    </tool_call>\n\nThat is all.'
+    assert parse(example, TOOLS) == (example, (), "")
+    assert parse(example.replace("    <", "  <"), TOOLS)[1] != ()

@@ -287,6 +287,23 @@ def test_the_key_goes_only_where_it_belongs() -> None:
     assert first.endswith(KEY[-4:]) and not second
 
 
+@pytest.mark.parametrize(
+    ("host", "as_the_run"),
+    [("", True), ("localhost", False)],
+)
+def test_another_model_at_the_run_s_own_place_is_asked_as_the_run_s_is(host: str, as_the_run: bool) -> None:
+    with MockServer(record=1) as server:
+        elsewhere = server.base_url.replace("127.0.0.1", host) if host else ""
+
+        async def scenario(rollout: Rollout) -> None:
+            assert "answer" in await rollout.look_at(picture())
+
+        model = ModelSettings("m", f"{server.base_url}/", api_mode="anthropic", extra_body={"top_k": 3})
+        in_rollout(scenario, model, ToolSettings(vision_model="other", vision_base_url=elsewhere))
+        (asked,) = server.stats(log=True)["log"]
+    assert ("anthropic-version" in asked["headers"]) is ("top_k" in asked["body"]) is as_the_run
+
+
 def test_what_it_needs_is_said_before_the_run() -> None:
     run, practice = ModelSettings("m", "https://example.org/v1", api_key=KEY), ModelSettings("builtin/practice")
     router = "https://openrouter.ai/api/v1"
@@ -301,6 +318,10 @@ def test_what_it_needs_is_said_before_the_run() -> None:
     assert "OPENROUTER_API_KEY" in why(practice, vision_model="v")
     assert why(practice, {"OPENROUTER_API_KEY": "k"}, vision_model="v") == ""
     assert "is not an http:// or https:// URL" in why(run, vision_base_url="here")
+    of_run = ModelSettings("builtin/smollm2", router, api_mode="anthropic", extra_body={"model": 1})
+    assert why(of_run, {"OPENROUTER_API_KEY": "k"}, vision_model="v") == "", (
+        "what is the built-in model's is none of OpenRouter's"
+    )
     assert "user name" in why(run, vision_base_url="http://a:b@localhost/v1")
 
 

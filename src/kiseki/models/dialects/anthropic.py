@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,7 +36,7 @@ from kiseki.models.dialects.anthropic_models import (
 from kiseki.models.dialects.anthropic_reply import THINKING, decode_answer, reply_of
 from kiseki.models.dialects.anthropic_stream import StreamedMessage
 from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
-from kiseki.models.dialects.chat import object_text
+from kiseki.models.dialects.chat import are_said, object_text
 from kiseki.models.endpoints import ModelSettings, name_of
 from kiseki.models.hosts import LOCAL, OPENROUTER, Host, host_of
 from kiseki.trajectory.types import Message
@@ -74,10 +75,12 @@ class AnthropicDialect:
             fields["stream"] = True
         fields |= {**reasoning, **settings.extra_body}
         self._head = encode(fields)[:-1]
+        by_budget = fields.get("thinking", {}).get("type") == "enabled" and ours
+        self._head_unthinking = encode({**fields, "thinking": {"type": "disabled"}})[:-1] if by_budget else b""
         # the effort and the schema stand in one object
         self._output_config = fields.pop("output_config", {})
         self._head_for_schema = encode(fields)[:-1]
-        self._sends_schema = thinking.schema and (ours or host in (OPENROUTER, LOCAL))
+        self._sends_schema = thinking.schema and (ours or host in (OPENROUTER, LOCAL)) and isinstance(self._output_config, dict)
         betas = [INTERLEAVED] if ours and thinks and not thinking.interleaves else []
         betas += [BINDING] if "block_binding" in reasoning.get("thinking", {}) else []
         self.headers = _headers(settings.api_key, ours, betas)
@@ -94,7 +97,7 @@ class AnthropicDialect:
             _mark_ends(messages, pieces)
         if (role := _open_role(messages, pieces)) in ("", "system"):
             pieces.append(self._piece(Message("user", _NOTHING_SAID), role))
-        parts = [self._head]
+        parts = [self._head_of(messages)]
         if request.json_schema and self._sends_schema:
             parts = [self._head_for_schema, b',"output_config":', self._with_schema(request.json_schema)]
         if request.tools:
@@ -135,22 +138,33 @@ class AnthropicDialect:
     def _assistant_blocks(self, message: Message) -> list[bytes]:
         thinking = message.provider_fields.get(THINKING, ())
         calls = [_call(call.id, call.name, call.arguments) for call in message.tool_calls]
+        apart = are_said([block["text"] for block in thinking if block["type"] == "text"], message.content)
+        left = [_text(message.content)] if message.content.strip() else []
         blocks: list[bytes] = []
-        said = False
         for block in thinking:
             if block["type"] == "tool_use":
                 blocks += calls[:1]
                 del calls[:1]
+            elif block["type"] == "text":
+                blocks += [encode(block)] if apart else left
+                left = []
             else:
-                said = said or block["type"] == "text"
                 blocks.append(encode(block))
-        rest = [*([_text(message.content)] if message.content.strip() and not said else ()), *calls]
+        rest = left + calls
         if not rest and thinking and thinking[-1]["type"] not in ("text", "tool_use"):
             rest.append(_text(_NOTHING_SAID))  # thinking must not be the last
         return blocks + rest
 
     def _with_schema(self, schema: msgspec.Raw) -> bytes:
-        return encode({**self._output_config, "format": {"type": "json_schema", "schema": schema}})
+        taken = _without_limits(msgspec.json.decode(schema))
+        return encode({"format": {"type": "json_schema", "schema": taken}, **self._output_config})
+
+    def _head_of(self, messages: tuple[Message, ...]) -> bytes:
+        """Where a model thinks by a budget, a turn that goes on after tool calls must have begun with thinking: without it where
+        another model began it."""
+        if self._head_unthinking and _goes_on_without_thinking(messages):
+            return self._head_unthinking
+        return self._head
 
     def _encoded_tools(self, tools: tuple[ToolSchema, ...], *, marked: bool) -> bytes:
         """By identity, as the chat dialect's."""
@@ -221,6 +235,29 @@ def _open_role(messages: tuple[Message, ...], pieces: list[bytes]) -> str:
                 return "system"
             return _wire_role(messages[at])
     return ""
+
+
+def _goes_on_without_thinking(messages: tuple[Message, ...]) -> bool:
+    """Whether the turn under way has an answer with tool calls and without thinking of its own."""
+    for message in reversed(messages):
+        if message.role in ("user", "system"):
+            return False
+        if message.role == "assistant" and message.tool_calls and THINKING not in message.provider_fields:
+            return True
+    return False
+
+
+def _without_limits(schema: Any) -> Any:
+    """A schema without what structured outputs refuse: a greatest number of items, and objects that say nothing of further
+    properties (platform.claude.com, "Structured outputs", "JSON Schema limitations")."""
+    if isinstance(schema, list):
+        return [_without_limits(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _without_limits(each) for name, each in schema.items() if name != "maxItems"}
+    if schema.get("type") == "object" and "properties" in schema:
+        made.setdefault("additionalProperties", False)
+    return made
 
 
 def _mark_ends(messages: tuple[Message, ...], pieces: list[bytes]) -> None:

@@ -16,7 +16,7 @@ from kiseki.errors import BadResponse
 from kiseki.models.base import ChatReply
 from kiseki.models.dialects.anthropic_reply import Answer, reply_of, strict
 from kiseki.models.dialects.base import MAX_ANSWER, TOO_LARGE, encode, excerpt
-from kiseki.models.dialects.sse import EventReader
+from kiseki.models.dialects.sse import PART_SIZE, EventReader
 from kiseki.trajectory.sharegpt import is_json_object
 
 _GROWING = {
@@ -27,8 +27,6 @@ _GROWING = {
 }
 """Kind of delta → its field; the block's field has the same name, but for a tool's input."""
 _INPUT = "partial_json"
-BLOCK_SIZE = 100
-"""Characters that a block counts beside its texts: a server could send empty ones forever."""
 
 
 class _Event(msgspec.Struct):
@@ -84,7 +82,7 @@ class StreamedMessage:
         """Take bytes as they come. Raises BadResponse where they hold an event that is no JSON, or when it is too much."""
         for payload in self._events.feed(data):
             self._event(payload)
-        if max(self._size, self._events.held) > MAX_ANSWER:
+        if self._size > MAX_ANSWER:
             raise BadResponse(TOO_LARGE)
 
     def reply(self, started: float, seconds: float) -> ChatReply:
@@ -111,22 +109,25 @@ class StreamedMessage:
         elif kind == "message_start" and isinstance(event.message, dict):
             head = self._answer
             head.id, head.model, head.provider = (event.message.get(name) for name in ("id", "model", "provider"))
-            self._take_usage(event.message.get("usage"))
+            self._take_usage(event.message.get("usage"), len(payload))
         elif kind == "message_delta":
             delta = event.delta if isinstance(event.delta, dict) else {}
             self._answer.stop_reason = delta.get("stop_reason") or self._answer.stop_reason
             self._answer.stop_details = delta.get("stop_details") or self._answer.stop_details
-            self._take_usage(event.usage)
+            self._take_usage(event.usage, len(payload))
         elif kind == "content_block_start" and isinstance(event.content_block, dict) and type(event.index) is int:
             self._blocks[event.index] = _Growing(event.content_block, {})
-            self._size += BLOCK_SIZE + len(payload)
+            self._size += PART_SIZE + len(payload)
         elif kind == "content_block_delta" and isinstance(event.delta, dict) and type(event.index) is int:
             self._grow(self._blocks.get(event.index), event.delta)
-        self.begun = self.begun or kind != "ping"
+        self.begun = self.begun or kind not in ("ping", "error")
 
-    def _take_usage(self, usage: Any) -> None:
+    def _take_usage(self, usage: Any, size: int) -> None:
         if isinstance(usage, dict):
-            self._usage = {**(self._usage or {}), **{name: value for name, value in usage.items() if value is not None}}
+            if self._usage is None:
+                self._usage = {}
+            self._usage.update((name, value) for name, value in usage.items() if value is not None)
+            self._size += size
 
     def _grow(self, block: _Growing | None, delta: dict[str, Any]) -> None:
         name = _GROWING.get(str(delta.get("type")), "")

@@ -10,6 +10,7 @@ record keeps the raw text. Answers are read in `chat_reply.py` and `chat_stream.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ class ChatDialect:
         self.takes_seed = bool(self._host.seed)
         self.url = settings.base_url.rstrip("/") + "/chat/completions"
         self.headers = {"Authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+        self._fixed = settings.extra_body.keys()
         fields = {"model": settings.model, **request_fields(settings), **settings.extra_body}
         self._head = encode(fields)[:-1] + b',"messages":'
         self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
@@ -52,9 +54,9 @@ class ChatDialect:
         parts = [self._head, *encoded, b"]"]
         if request.tools:
             parts += (b',"tools":', self._encoded_tools(request.tools))
-        if request.seed is not None and self.takes_seed:
+        if request.seed is not None and self.takes_seed and host.seed not in self._fixed:
             parts.append(f',"{host.seed}":{request.seed}'.encode())
-        if request.json_schema and host.json_schema:
+        if request.json_schema and host.json_schema and "response_format" not in self._fixed:
             parts += (b',"response_format":', _response_format(request.json_schema, host))
         parts.append(b"}")
         body = b"".join(parts)
@@ -146,6 +148,12 @@ def object_text(arguments: str) -> str:
             return "{}"
         return encode({INVALID_ARGUMENTS: arguments}).decode()
     return arguments
+
+
+def are_said(texts: Sequence[str], content: str) -> bool:
+    """Whether these texts of one reply are a message's content, however they were put together. They are not, where calls were
+    read in them, or written into it."""
+    return bool(texts) and "".join("".join(texts).split()) == "".join(content.split())
 
 
 def _response_format(schema: msgspec.Raw, host: Host) -> bytes:

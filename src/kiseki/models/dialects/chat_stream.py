@@ -24,13 +24,20 @@ from kiseki.models.dialects.chat_reply import (
     decode_completion,
     reply_of,
 )
-from kiseki.models.dialects.sse import EventReader
+from kiseki.models.dialects.sse import PART_SIZE, EventReader
 from kiseki.trajectory.reasoning import text_of
 from kiseki.trajectory.sharegpt import is_json_object
 
 DONE = b"[DONE]"
 # Fields of a reasoning detail that come in pieces; of everything else the last value counts.
 _GROWING = ("text", "summary")
+MOST_NAME = 256
+"""Characters of a tool's name that comes in pieces: no API takes longer ones, and each piece copies it."""
+SHORT = 10_000
+"""Characters of arguments that may be read again for each piece of them."""
+_TOKEN_SIZE = 16
+_LOGPROB_SIZE = 200
+"""About what one takes."""
 
 
 class _Call(msgspec.Struct):
@@ -42,6 +49,8 @@ class _Call(msgspec.Struct):
     arguments: io.StringIO | None = None
     end: str = ""
     """The last piece of them."""
+    read: int = 0
+    """How long they were when they were last looked at, and were not whole."""
     extra_content: Any = None
 
     def whole(self) -> WireToolCall:
@@ -82,13 +91,12 @@ class StreamedChat:
         """Take bytes as they come. Raises BadResponse where they hold an event that is no chunk, or when it is too much."""
         for payload in self._events.feed(data):
             self._event(payload)
-        if max(self._size, self._events.held) > MAX_ANSWER:
+        if self._size > MAX_ANSWER:
             raise BadResponse(TOO_LARGE)
 
     def _event(self, payload: bytes) -> None:
         if self.ended or not payload.strip():
             return
-        self.begun = True
         if payload.strip() == DONE:
             self.done = True
             return
@@ -103,6 +111,7 @@ class StreamedChat:
         if chunk.error:
             self.error = chunk
             return
+        self.begun = True
         if not chunk.choices:
             return
         choice = chunk.choices[0]
@@ -111,7 +120,7 @@ class StreamedChat:
             return
         if choice.finish_reason:
             self._finish = choice.finish_reason
-        if choice.token_ids or choice.logprobs:
+        if self._capture_tokens and (choice.token_ids or choice.logprobs):
             self._take_tokens(choice)
         if choice.message is not None:  # a whole message inside a stream: what a server sends that only pretends to stream
             self._message = choice.message
@@ -154,11 +163,13 @@ class StreamedChat:
 
     def _take_tokens(self, choice: WireChoice) -> None:
         """Those of one chunk. What is no list of them makes the whole no list of ids, so that a part is not taken for all."""
-        ids = [] if choice.token_ids is None else choice.token_ids if isinstance(choice.token_ids, list) else [None]
+        given = [] if choice.token_ids is None else choice.token_ids if isinstance(choice.token_ids, list) else [None]
+        ids = [each if type(each) is int else None for each in given]
         content = choice.logprobs.get("content") if isinstance(choice.logprobs, dict) else None
+        logprobs = [_numbers(each) for each in content] if isinstance(content, list) else []
         self._token_ids += ids
-        self._logprobs += content if isinstance(content, list) else []
-        self._size += len(ids)
+        self._logprobs += logprobs
+        self._size += _TOKEN_SIZE * len(ids) + _LOGPROB_SIZE * len(logprobs)
 
     def _take(self, delta: WireMessage) -> None:
         if isinstance(delta.content, list):
@@ -200,7 +211,7 @@ class StreamedChat:
         ):
             self._end_detail()
             self._details.append(dict(item))
-            self._size += sum(len(value) for value in item.values() if isinstance(value, str))
+            self._size += PART_SIZE + len(str(item))
             return
         for name, value in item.items():
             if name in _GROWING and isinstance(value, str) and isinstance(last.get(name), str):
@@ -208,8 +219,9 @@ class StreamedChat:
                     self._last_detail[name] = io.StringIO()
                     self._last_detail[name].write(last[name])
                 self._write(self._last_detail[name], value)
-            elif value is not None:
+            elif value is not None and value != last.get(name):
                 last[name] = value
+                self._size += len(str(value)) + len(name)
 
     def _end_detail(self) -> None:
         """The last detail gets its texts: nothing more comes for it."""
@@ -222,19 +234,27 @@ class StreamedChat:
         current = self._by_index.get(index) if index is not None else (self._calls[-1] if self._calls else None)
         if current is None or _begins_another(current, delta):
             current = _Call(index)
+            self._size += PART_SIZE
             self._calls.append(current)
             if index is not None:
                 self._by_index[index] = current
         self._grow(current, delta)
 
     def _grow(self, call: _Call, delta: WireToolCall) -> None:
-        call.id = call.id or delta.id
-        call.extra_content = call.extra_content or delta.extra_content
+        if delta.id and not call.id:
+            call.id = delta.id
+            self._size += len(str(delta.id))
+        if delta.extra_content and not call.extra_content:
+            call.extra_content = delta.extra_content
+            self._size += len(str(delta.extra_content))
         function = delta.function
         if function is None:
             return
         if function.name and function.name != call.name:  # a name comes whole, or in pieces, or again with every delta
+            if len(call.name) > MOST_NAME:
+                raise BadResponse(f"The answer has a tool call whose name goes on after {MOST_NAME} characters.")
             call.name = f"{call.name}{function.name}"
+            self._size += len(call.name)
         if function.arguments is not None:
             if call.arguments is None:
                 call.arguments = io.StringIO()
@@ -251,4 +271,22 @@ def _begins_another(current: _Call, delta: WireToolCall) -> bool:
     if delta.id and current.id:
         return bool(delta.id != current.id)
     # the end first: some servers name the call in each of its pieces
-    return current.arguments is not None and current.end.endswith("}") and is_json_object(current.arguments.getvalue())
+    if current.arguments is None or not current.end.endswith("}"):
+        return False
+    size = current.arguments.tell()
+    if size > SHORT and size < 2 * current.read:  # long ones as often as they have doubled, not for every piece
+        return False
+    current.read = size
+    return is_json_object(current.arguments.getvalue())
+
+
+def _numbers(entry: Any) -> dict[str, Any]:
+    """What is read of a token's logprobs; the rest is larger by far. An id that is none stays one that fits nothing."""
+    if not isinstance(entry, dict):
+        return {"id": None}
+    found: dict[str, Any] = {}
+    if "id" in entry:
+        found["id"] = entry["id"] if type(entry["id"]) is int else None
+    if isinstance(entry.get("logprob"), int | float):
+        found["logprob"] = entry["logprob"]
+    return found

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
-from kiseki.models.dialects.chat import object_text, routing_fields
+from kiseki.models.dialects.chat import are_said, object_text, routing_fields
 from kiseki.models.dialects.responses_reply import ITEMS, SOURCE, Asked, decode_response, reply_of
 from kiseki.models.dialects.responses_stream import StreamedResponse
 from kiseki.models.endpoints import ModelSettings
@@ -37,6 +38,9 @@ _ENCRYPTED = ("OpenRouter", "xAI")
 """Further hosts that document `include: ["reasoning.encrypted_content"]`; vLLM refuses such content."""
 _PLAIN = ("gpt-3", "gpt-4", "chatgpt-4")
 """OpenAI's models that do not reason refuse `reasoning`, and to include its encrypted form."""
+_REASONER = re.compile(r"o\d|gpt-(?P<major>\d+)(?:\.(?P<minor>\d+))?(?!.*-chat)")
+_REASONS_UNASKED = (5, 6)
+"""From this version on."""
 
 
 class ResponsesDialect:
@@ -70,10 +74,10 @@ class ResponsesDialect:
             parts += (b',"tools":', self._encoded_tools(request.tools))
         if self._cache_key and not images:
             parts += (b',"prompt_cache_key":"', _cache_key(messages, encoded), b'"')
-        if request.json_schema:
+        if request.json_schema and isinstance(self._text, dict):
             form = {"type": "json_schema", "name": "reply", "schema": request.json_schema}
-            parts += (b',"text":', encode({**self._text, "format": form}))
-        elif self._text:
+            parts += (b',"text":', encode({"format": form, **self._text}))
+        elif self._text != {}:
             parts += (b',"text":', encode(self._text))
         parts.append(b"}")
         body = b"".join(parts)
@@ -126,15 +130,20 @@ def wire_items(message: Message, made: Any, at: int | None) -> list[dict[str, An
         return [{"type": "message", "role": message.role, "content": message.content}]
     items: list[dict[str, Any]] = []
     calls = iter(message.tool_calls)
+    apart = are_said([item["text"] for item in made if item.get("type") == "message" and "text" in item], message.content)
+    left = message.content
     for item in made or ({"type": "message"},):
         kind = item.get("type")
         if kind == "function_call":
             items += (_called(call, item, at) for call in itertools.islice(calls, 1))
         elif kind == "message":
-            if text := item.get("text", message.content):
+            if text := item["text"] if apart else left:
                 items.append(_said(text, item, None if at is None else f"msg_{at}_{len(items)}"))
+            left = ""
         else:
             items.append(item)
+    if left:  # calls that were items have become its text
+        items.append(_said(left, {}, None if at is None else f"msg_{at}_{len(items)}"))
     items += (_called(call, {}, at) for call in calls)
     while items and items[-1].get("type") == "reasoning":  # what it led to is not there to be sent
         items.pop()
@@ -163,7 +172,8 @@ def _with_images(message: Message, images: tuple[str, ...]) -> dict[str, Any]:
 def _cache_key(messages: tuple[Message, ...], encoded: list[bytes]) -> bytes:
     """Names the prompt: the calls of all its rollouts go to where its beginning is cached, and those of other prompts, which
     begin with the same system text and tools, do not crowd that place (it takes some 15 calls a minute)."""
-    at = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user"), 0)
+    asked = (at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "user" and not messages[at].tool_call_id)
+    at = next(asked, 0)  # the user's words with a call's id are results, told in the text
     return hashlib.blake2b(encoded[2 * at + 1], digest_size=8).hexdigest().encode()
 
 
@@ -187,10 +197,7 @@ def request_fields(settings: ModelSettings) -> Extras:
         if openai and settings.max_tokens < LEAST_TOKENS:
             raise UsageError(f"--max_tokens {settings.max_tokens}: {host.name}'s Responses API takes {LEAST_TOKENS} or more.")
         extras["max_output_tokens"] = settings.max_tokens
-    if settings.temperature is not None:
-        extras["temperature"] = settings.temperature
-    if settings.top_p is not None:
-        extras["top_p"] = settings.top_p
+    extras.update(_sampling_fields(settings, openai=openai))
     if settings.stream:
         extras["stream"] = True
         if openai:  # else each delta is filled up to hide its length
@@ -203,6 +210,30 @@ def request_fields(settings: ModelSettings) -> Extras:
             "servers of one's own give them in the chat API (--api_mode=chat)."
         )
     return extras
+
+
+def _sampling_fields(settings: ModelSettings, *, openai: bool) -> Extras:
+    """OpenAI's models take none while they reason, but for the 1 that they have anyway (developers.openai.com/api/docs, "Using
+    GPT-5.4", parameter compatibility). By their names: a deployment on Azure may have any other."""
+    fields = {name: value for name in ("temperature", "top_p") if (value := getattr(settings, name)) is not None}
+    if openai and set(fields.values()) - {1} and _reasons(settings):
+        flags = " and ".join(f"--{name}" for name in fields)
+        raise UsageError(f"{flags}: {settings.model} takes no sampling settings while it reasons; leave them out.")
+    return fields
+
+
+def _reasons(settings: ModelSettings) -> bool:
+    """Whether an OpenAI model is known to reason with these settings."""
+    found = _REASONER.match(settings.model.removeprefix("ft:"))
+    if not found or "reasoning" in settings.extra_body:
+        return False
+    if not found["major"]:
+        return True
+    version = (int(found["major"]), int(found["minor"] or 0))
+    if version <= (5, 0):  # it cannot be switched off
+        return version == (5, 0)
+    off = settings.reasoning_disabled or settings.reasoning_effort == "none"
+    return not off and (bool(settings.reasoning_effort) or version >= _REASONS_UNASKED)
 
 
 def _reasoning_fields(host: Host, settings: ModelSettings, *, reasons: bool) -> Extras:

@@ -17,7 +17,7 @@ from kiseki.errors import BadResponse
 from kiseki.models.base import ChatReply
 from kiseki.models.dialects.base import MAX_ANSWER, TOO_LARGE
 from kiseki.models.dialects.responses_reply import Asked, WireResponse, decode_loosely, reply_of
-from kiseki.models.dialects.sse import EventReader
+from kiseki.models.dialects.sse import PART_SIZE, EventReader
 
 DONE = b"[DONE]"
 """Not of this API, but sent by some servers after the last event."""
@@ -92,7 +92,7 @@ class StreamedResponse:
         """Take bytes as they come. Raises BadResponse where they hold what is no event, or when it is too much."""
         for payload in self._events.feed(data):
             self._event(payload)
-        if max(self._size, self._events.held) > MAX_ANSWER:
+        if self._size > MAX_ANSWER:
             raise BadResponse(TOO_LARGE)
 
     def _event(self, payload: bytes) -> None:
@@ -127,7 +127,11 @@ class StreamedResponse:
         key = event.output_index
         if not isinstance(key, int):
             key = str(event.item_id or (event.item.get("id") if isinstance(event.item, dict) else ""))
-        return self._items.setdefault(key, _Item())
+        item = self._items.get(key)
+        if item is None:
+            item = self._items[key] = _Item()
+            self._size += PART_SIZE
+        return item
 
     def reply(self, started: float, seconds: float) -> ChatReply:
         """The whole, after the last byte. Raises as `reply_of` and `result` do."""

@@ -19,7 +19,8 @@ from kiseki.models.text_tools.rescue import rescue
 # As Ollama, vLLM, llama.cpp, OpenRouter and Groq word it.
 _NO_TOOLS = re.compile(
     r"(?:does not|doesn't|do not|not) support [^.]{0,40}\b(?:tool|function)|support tool use"
-    r"|\btools?\b[^.]{0,60}(?:not supported|unsupported|requires? -)|enable-auto-tool-choice",
+    r"|\btools?\b[^.]{0,60}(?:not supported|unsupported|requires? -)|enable-auto-tool-choice|unsupported param: tools"
+    r"|function calling is not (?:enabled|supported)",
     re.IGNORECASE,
 )
 
@@ -27,8 +28,10 @@ _NO_TOOLS = re.compile(
 class AutoTools:
     """A `ChatClient` in front of a dialect's."""
 
-    def __init__(self, client: ChatClient) -> None:
+    def __init__(self, client: ChatClient, *, reads_text: bool = True) -> None:
+        """`reads_text`: the endpoint may be a server that knows nothing of its model's format for calls."""
         self._native = client
+        self._reads_text = reads_text
         self._in_text: TextTools | None = None
         """Once the endpoint has refused tools."""
         self._takes_tools = False
@@ -55,7 +58,7 @@ class AutoTools:
             notice = f"the endpoint takes no tools ({error}); they are told in the text, as by --tool_call_mode=hermes"
         else:
             self._takes_tools = True
-            return rescue(reply, request.tools), rate
+            return rescue(reply, request.tools) if self._reads_text else reply, rate
         self._in_text = self._in_text or TextTools(self._native, "hermes")
         _begin_anew_in_text(request.encoded)
         reply, rate = await self._in_text.send(self._in_text.encode(request)[0])

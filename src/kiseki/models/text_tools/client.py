@@ -10,7 +10,7 @@ from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo, Too
 from kiseki.models.text_tools.hermes_mode import HERMES
 from kiseki.models.text_tools.json_mode import JSON
 from kiseki.models.text_tools.rescue import with_reading
-from kiseki.models.text_tools.rewriting import rewrite
+from kiseki.models.text_tools.rewriting import rewrite, with_said
 
 MODES = {"hermes": HERMES, "json": JSON}
 TOOLSETS_KEPT = 64
@@ -41,8 +41,10 @@ class TextTools:
         """As the client behind it; the calls in the reply's text are calls."""
         body, tools = encoded
         reply, rate = await self._client.send(body)
-        if tools and not reply.message.tool_calls:
-            reply = with_reading(reply, self._mode.read(reply.message.content, tools))
+        said = reply.message
+        if tools and not said.tool_calls:
+            reply = with_reading(reply, self._mode.read(said.content, tools))
+            reply = msgspec.structs.replace(reply, message=with_said(reply.message, said, self._mode))
         return reply, rate
 
     async def close(self) -> None:

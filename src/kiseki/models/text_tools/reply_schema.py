@@ -20,7 +20,10 @@ MOST_CALLS = 16
 """In one reply; a small model that is held to an array finds no end to it otherwise."""
 MOST_DEEP = 32
 """Levels of a tool's schema that are kept; below, anything goes."""
+MOST_PARTS = 10_000
+"""Schemas inside a tool's that are kept; of what comes after them, anything goes."""
 _PRIMITIVES = ("string", "integer", "number", "boolean", "null")
+_KINDS = (*_PRIMITIVES, "array", "object")
 _ANY: dict[str, Any] = {"type": ["string", "number", "boolean", "null", "object", "array"]}
 
 
@@ -56,14 +59,17 @@ class _Cleaner:
             self._root = {}
         self._prefix = prefix
         self._shared = shared
-        self._names: dict[str, str] = {}
+        self._names: dict[int, str] = {}
+        """By the identity of the definition: a reference may be spelt in many ways."""
+        self._parts = 0
 
     def arguments(self) -> dict[str, Any]:
         schema = self._clean(self._root, 0)
         return schema if schema != _ANY else {"type": "object"}
 
     def _clean(self, schema: Any, depth: int) -> dict[str, Any]:
-        if not isinstance(schema, dict) or depth > MOST_DEEP:
+        self._parts += 1
+        if not isinstance(schema, dict) or depth > MOST_DEEP or self._parts > MOST_PARTS:
             return _ANY
         if isinstance(reference := schema.get("$ref"), str):
             return self._referred(reference, depth)
@@ -78,7 +84,9 @@ class _Cleaner:
                 return {"anyOf": cleaned} if len(cleaned) > 1 else cleaned[0]
         kind = schema.get("type")
         if isinstance(kind, list) and kind:
-            return {"anyOf": [self._clean({**schema, "type": each}, depth + 1) for each in kind]}
+            # each once, and none that is no type: all that is below comes with each
+            kinds = dict.fromkeys(each for each in kind if isinstance(each, str) and each in _KINDS)
+            return {"anyOf": [self._clean({**schema, "type": each}, depth + 1) for each in kinds]} if kinds else _ANY
         if kind in _PRIMITIVES:
             return {"type": kind}
         if kind == "array":
@@ -91,7 +99,7 @@ class _Cleaner:
         properties, required, more = schema.get("properties"), schema.get("required"), schema.get("additionalProperties", False)
         if not isinstance(properties, dict):
             return {"type": "object", "additionalProperties": self._clean(more, depth + 1)} if more else {"type": "object"}
-        needed = required if isinstance(required, list) else []
+        needed = {each for each in required if isinstance(each, str)} if isinstance(required, list) else ()
         cleaned = {name: self._clean(each, depth + 1) for name, each in properties.items()}
         closed = _closed(cleaned, [name for name in cleaned if name in needed])
         if more:
@@ -99,10 +107,10 @@ class _Cleaner:
         return closed
 
     def _referred(self, reference: str, depth: int) -> dict[str, Any]:
-        if reference not in self._names:
-            target = resolve(reference, self._root)
-            if not isinstance(target, dict) or "$ref" in target:  # out of the schema, or a chain, which may have no end
-                return _ANY
-            name = self._names[reference] = f"{self._prefix}{len(self._names)}"
+        target = resolve(reference, self._root)
+        if not isinstance(target, dict) or "$ref" in target:  # out of the schema, or a chain, which may have no end
+            return _ANY
+        if id(target) not in self._names:
+            name = self._names[id(target)] = f"{self._prefix}{len(self._names)}"
             self._shared[name] = self._clean(target, depth + 1)
-        return {"$ref": f"#/$defs/{self._names[reference]}"}
+        return {"$ref": f"#/$defs/{self._names[id(target)]}"}

@@ -33,6 +33,10 @@ class Found(NamedTuple):
     """Every call could be read. Where it could not, its name is what could be ("" for nothing), its arguments the raw text."""
 
 
+CODE_INDENT = 4
+"""Blanks before a line of code in Markdown (spec.commonmark.org, "Indented code blocks")."""
+
+
 class Source:
     """The text of a reply, the tools that it may call, and how far its prose has been read."""
 
@@ -46,6 +50,7 @@ class Source:
         self._ticks = 0
         self._quotes = 0
         self._blank = True
+        self._indent = 0  # of blanks alone, calls apart
 
     def next(self, pattern: re.Pattern[str], at: int) -> re.Match[str] | None:
         """The first match from `at` on. Kept, so that asking again and again for what is far away or nowhere costs one search."""
@@ -68,10 +73,12 @@ class Source:
         if (newline := text.rfind("\n", start, at)) >= 0:
             self._ticks = self._quotes = 0
             self._blank = True
+            self._indent = 0
             start = newline + 1
         self._ticks += len(_TICKS.findall(text, start, at))
         self._quotes += text.count('"', start, at)
         self._blank = self._blank and not text[start:at].strip()
+        self._indent += len(text[start:at].expandtabs(CODE_INDENT)) if self._blank else 0
         self._read = at
 
     def end_of_broken(self, at: int, opening: re.Pattern[str], closing: re.Pattern[str]) -> tuple[int, int]:
@@ -94,7 +101,8 @@ class Source:
 
     def in_code(self, end: int) -> bool:
         """Whether a tag that begins where was read to, and ends at `end`, stands in a code fence or a code span."""
-        return bool(self._fence) or (self._ticks % 2 == 1 and self._has_on_line(_TICKS, end))
+        indented = self._blank and self._indent >= CODE_INDENT
+        return bool(self._fence) or indented or (self._ticks % 2 == 1 and self._has_on_line(_TICKS, end))
 
     def is_quoted(self, end: int) -> bool:
         """Whether what begins where was read to, and ends at `end`, stands in quotation marks."""

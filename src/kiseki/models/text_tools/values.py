@@ -17,15 +17,15 @@ from kiseki.trajectory.text import clean_text
 
 _PYTHON = {"True": True, "False": False, "None": None}
 _TYPES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-MOST_DEEP = 16
-"""References and alternatives followed to learn a type; a schema that needs more has a circle."""
+MOST_PARTS = 1_000
+"""References and alternatives followed to learn a type; a schema that has more says nothing."""
 
 
 def written_arguments(pairs: list[tuple[str, str]], tool: ToolSchema | None) -> str:
     """The JSON object of parameters and their texts, typed by the tool's schema; of an unknown tool everything is text."""
     schema = _schema_of(tool)
     known = _properties(schema)
-    values = {name: _typed(text, types_of(known.get(name), schema)) if name in known else text for name, text in pairs}
+    values = {name: _typed(text, types_of(known[name], schema)) if name in known else text for name, text in dict(pairs).items()}
     return clean_text(json.dumps(values, ensure_ascii=False))
 
 
@@ -34,25 +34,33 @@ def parameters_of(tool: ToolSchema | None) -> frozenset[str]:
     return frozenset(_properties(_schema_of(tool)))
 
 
-def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
+def types_of(schema: Any, root: dict[str, Any]) -> frozenset[str]:
     """The JSON types that a schema takes; none where it does not say."""
-    if not isinstance(schema, dict) or depth > MOST_DEEP:
-        return frozenset()
-    if isinstance(reference := schema.get("$ref"), str):
-        return types_of(resolve(reference, root), root, depth + 1)
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return frozenset((kind,))
-    if isinstance(kind, list):
-        return frozenset(each for each in kind if isinstance(each, str))
     found: set[str] = set()
-    for key in ("anyOf", "oneOf", "allOf"):
-        several = schema.get(key)
-        for each in several if isinstance(several, list) else ():
-            found |= types_of(each, root, depth + 1)
-    values = schema.get("enum")
-    for value in [*(values if isinstance(values, list) else ()), *((schema["const"],) if "const" in schema else ())]:
-        found.add(_type_of(value))
+    followed: set[str] = set()
+    waiting = [schema]
+    for part in waiting:  # which grows meanwhile
+        if len(waiting) > MOST_PARTS:
+            return frozenset()
+        if not isinstance(part, dict):
+            continue
+        kind = part.get("type")
+        if isinstance(reference := part.get("$ref"), str):
+            if reference not in followed:
+                followed.add(reference)
+                waiting.append(resolve(reference, root))
+        elif isinstance(kind, str):
+            found.add(kind)
+        elif isinstance(kind, list):
+            found.update(each for each in kind if isinstance(each, str))
+        else:
+            for key in ("anyOf", "oneOf", "allOf"):
+                several = part.get(key)
+                waiting += several if isinstance(several, list) else ()
+            values = part.get("enum")
+            found.update(map(_type_of, values if isinstance(values, list) else ()))
+            if "const" in part:
+                found.add(_type_of(part["const"]))
     return frozenset(found)
 
 
@@ -63,7 +71,7 @@ def resolve(reference: str, root: Any) -> Any:
     found = root
     for part in reference[1:].split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+        if isinstance(found, list) and part.isdecimal() and len(part) < 10 and int(part) < len(found):
             found = found[int(part)]
         elif isinstance(found, dict):
             found = found.get(part)

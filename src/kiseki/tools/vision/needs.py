@@ -22,17 +22,24 @@ MAX_RETRIES = 3
 
 def asks_run_model(settings: ToolSettings, model: ModelSettings) -> bool:
     """Whether the model that looks at images is the run's own."""
-    same_place = not settings.vision_base_url or settings.vision_base_url.rstrip("/") == model.base_url.rstrip("/")
-    return same_place and settings.vision_model in ("", model.model)
+    return _at_same_place(settings, model) and settings.vision_model in ("", model.model)
+
+
+def _at_same_place(settings: ToolSettings, model: ModelSettings) -> bool:
+    return not settings.vision_base_url or settings.vision_base_url.rstrip("/") == model.base_url.rstrip("/")
 
 
 def vision_model(settings: ToolSettings, model: ModelSettings, environ: Mapping[str, str]) -> ModelSettings:
-    """The model that looks at images, with its key, where that is not the run's. What the flags say of the run's own (its
-    reasoning, its providers) does not hold for it. Raises `UsageError`, without a full stop."""
+    """The model that looks at images, with its key, where that is not the run's. At the run's own place the API and the extra
+    body are the run's; what else the flags say of its model (its reasoning, its providers) does not hold for this one. Raises
+    `UsageError`, without a full stop."""
     base_url = settings.vision_base_url or (OPENROUTER_URL if is_builtin(model.model) else model.base_url)
+    as_the_run = _at_same_place(settings, model) and not is_builtin(model.model)
     made = ModelSettings(
         settings.vision_model or model.model,
         base_url,
+        api_mode=model.api_mode if as_the_run else "auto",
+        extra_body=model.extra_body if as_the_run else {},
         call_timeout=CALL_SECONDS,
         provider_patience=PATIENCE,
         max_retries=MAX_RETRIES,
