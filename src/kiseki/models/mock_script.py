@@ -59,17 +59,8 @@ FAULT_KINDS = (*HTTP_FAULTS, *TRANSPORT_FAULTS, *BODY_FAULTS, *REPLY_FAULTS)
 
 ROUNDING = 1e-6  # of a unit in a bucket: floats that were added up are not exact
 
-REASONING_FIELDS = (
-    "reasoning",
-    "reasoning_content",
-    "reasoning_details",
-    "thinking",
-    "parts",
-    "think",
-    "think_unopened",
-    "scratchpad",
-)
-
+_TEXT_FIELDS = ("reasoning", "reasoning_content", "reasoning_details", "thinking")
+REASONING_FIELDS = (*_TEXT_FIELDS, "parts", "think", "think_unopened", "scratchpad")
 IDS_AS = ("vllm", "sglang", "none")
 
 

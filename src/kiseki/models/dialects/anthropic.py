@@ -35,7 +35,7 @@ from kiseki.models.dialects.anthropic_models import (
 )
 from kiseki.models.dialects.anthropic_reply import THINKING, decode_answer, reply_of
 from kiseki.models.dialects.anthropic_stream import StreamedMessage
-from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
+from kiseki.models.dialects.base import IMAGE_SIZE, PerTools, encode
 from kiseki.models.dialects.chat import are_said, object_text
 from kiseki.models.endpoints import ModelSettings, name_of
 from kiseki.models.hosts import LOCAL, OPENROUTER, Host, host_of
@@ -84,7 +84,7 @@ class AnthropicDialect:
         betas = [INTERLEAVED] if ours and thinks and not thinking.interleaves else []
         betas += [BINDING] if "block_binding" in reasoning.get("thinking", {}) else []
         self.headers = _headers(settings.api_key, ours, betas)
-        self._tools: dict[tuple[int, bool], tuple[tuple[ToolSchema, ...], bytes]] = {}
+        self._tools = PerTools(self._encoded_tools)
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         encoded, images, messages = request.encoded, request.images, request.messages
@@ -101,7 +101,7 @@ class AnthropicDialect:
         if request.json_schema and self._sends_schema:
             parts = [self._head_for_schema, b',"output_config":', self._with_schema(request.json_schema)]
         if request.tools:
-            parts += (b',"tools":', self._encoded_tools(request.tools, marked=not pieces[0].startswith(_SYSTEM)))
+            parts += (b',"tools":', self._tools.of(request.tools)[not pieces[0].startswith(_SYSTEM)])
         body = b"".join((*parts, *pieces, b"]}]}"))
         return body, len(body) - sum(map(len, images)) + IMAGE_SIZE * len(images)
 
@@ -166,16 +166,10 @@ class AnthropicDialect:
             return self._head_unthinking
         return self._head
 
-    def _encoded_tools(self, tools: tuple[ToolSchema, ...], *, marked: bool) -> bytes:
-        """By identity, as the chat dialect's."""
-        key = (id(tools), marked)
-        known = self._tools.get(key)
-        if known is None:
-            if len(self._tools) >= TOOLSETS_KEPT:
-                self._tools.clear()
-            array = encode([{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools])
-            known = self._tools[key] = (tools, array[:-2] + self._mark + b"]" if marked else array)
-        return known[1]
+    def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> tuple[bytes, bytes]:
+        """Without a mark, and with one."""
+        array = encode([{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools])
+        return array, array[:-2] + self._mark + b"]"
 
     def reply(self, body: bytes, started: float, seconds: float) -> ChatReply:
         return reply_of(decode_answer(body), started=started, seconds=seconds)

@@ -7,14 +7,16 @@ differ, and everything textual in it is cleaned.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from kiseki.models.base import ChatReply, ChatRequest
+from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
 from kiseki.trajectory.text import clean_text
 
 encode = msgspec.json.Encoder().encode
+T = TypeVar("T")
 
 IMAGE_SIZE = 4_500
 """Bytes that an image counts in place of its base64 where a request's tokens are estimated: about 1,500 tokens, as models with a
@@ -26,7 +28,7 @@ TOO_LARGE = f"The answer has more than {MAX_ANSWER // 1_000_000} MB."
 EXCERPT_CHARS = 500
 """Of an endpoint's own words in an error message."""
 TOOLSETS_KEPT = 64
-"""Encoded tool lists kept; a run has a handful of toolset combinations."""
+"""Tuples of tools of which something is kept; a run has a handful of toolset combinations."""
 MOST = 2**53
 """Larger numbers are no counts, and no float holds them exactly."""
 
@@ -72,6 +74,22 @@ class Dialect(Protocol):
     def stream(self) -> StreamedReply:
         """Takes an answer that is streamed."""
         ...
+
+
+class PerTools(Generic[T]):
+    """What is made of a tuple of tools, once: by identity, since the same one is sent on every turn of many rollouts."""
+
+    def __init__(self, make: Callable[[tuple[ToolSchema, ...]], T]) -> None:
+        self._make = make
+        self._known: dict[int, tuple[tuple[ToolSchema, ...], T]] = {}  # with the tuple, so that no other gets its id
+
+    def of(self, tools: tuple[ToolSchema, ...]) -> T:
+        known = self._known.get(id(tools))
+        if known is None:
+            if len(self._known) >= TOOLSETS_KEPT:
+                self._known.clear()
+            known = self._known[id(tools)] = (tools, self._make(tools))
+        return known[1]
 
 
 def excerpt(body: bytes) -> str:

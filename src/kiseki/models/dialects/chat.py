@@ -17,7 +17,7 @@ import msgspec
 
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
-from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
+from kiseki.models.dialects.base import IMAGE_SIZE, PerTools, encode
 from kiseki.models.dialects.chat_reply import CALL_EXTRAS, decode_completion, reply_of
 from kiseki.models.dialects.chat_stream import StreamedChat
 from kiseki.models.endpoints import PROVIDER_SORTS, ModelSettings, name_of
@@ -41,7 +41,7 @@ class ChatDialect:
         self._fixed = settings.extra_body.keys()
         fields = {"model": settings.model, **request_fields(settings), **settings.extra_body}
         self._head = encode(fields)[:-1] + b',"messages":'
-        self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
+        self._tools = PerTools(encode_tools)
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         host, images = self._host, request.images
@@ -53,7 +53,7 @@ class ChatDialect:
             encoded = [*encoded, b"," if encoded else b"[", encode(wire_with_images(request.messages[-1], host, images))]
         parts = [self._head, *encoded, b"]"]
         if request.tools:
-            parts += (b',"tools":', self._encoded_tools(request.tools))
+            parts += (b',"tools":', self._tools.of(request.tools))
         if request.seed is not None and self.takes_seed and host.seed not in self._fixed:
             parts.append(f',"{host.seed}":{request.seed}'.encode())
         if request.json_schema and host.json_schema and "response_format" not in self._fixed:
@@ -61,15 +61,6 @@ class ChatDialect:
         parts.append(b"}")
         body = b"".join(parts)
         return body, len(body) - sum(map(len, images)) + IMAGE_SIZE * len(images)
-
-    def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
-        """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
-        known = self._tools.get(id(tools))
-        if known is None:
-            if len(self._tools) >= TOOLSETS_KEPT:
-                self._tools.clear()
-            known = self._tools[id(tools)] = (tools, encode_tools(tools))
-        return known[1]
 
     def reply(self, body: bytes, started: float, seconds: float) -> ChatReply:
         return reply_of(decode_completion(body), started=started, seconds=seconds, capture_tokens=self._capture_tokens)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from kiseki.errors import UsageError
 from kiseki.models.base import ChatReply, ChatRequest, ToolSchema
-from kiseki.models.dialects.base import IMAGE_SIZE, TOOLSETS_KEPT, encode
+from kiseki.models.dialects.base import IMAGE_SIZE, PerTools, encode
 from kiseki.models.dialects.chat import are_said, object_text, routing_fields
 from kiseki.models.dialects.responses_reply import ITEMS, SOURCE, Asked, decode_response, reply_of
 from kiseki.models.dialects.responses_stream import StreamedResponse
@@ -59,7 +59,7 @@ class ResponsesDialect:
         self._asked = Asked(source, is_openai(host), fields.get("max_output_tokens"))
         self._text: Any = fields.pop("text", {})
         self._head = encode(fields)[:-1] + b',"input":'
-        self._tools: dict[int, tuple[tuple[ToolSchema, ...], bytes]] = {}
+        self._tools = PerTools(encode_tools)
 
     def encode(self, request: ChatRequest) -> tuple[bytes, int]:
         encoded, images = request.encoded, request.images
@@ -71,7 +71,7 @@ class ResponsesDialect:
             parts += (b"," if encoded else b"[", encode(_with_images(request.messages[-1], images)))
         parts.append(b"]")
         if request.tools:
-            parts += (b',"tools":', self._encoded_tools(request.tools))
+            parts += (b',"tools":', self._tools.of(request.tools))
         if self._cache_key and not images:
             parts += (b',"prompt_cache_key":"', _cache_key(messages, encoded), b'"')
         if request.json_schema and isinstance(self._text, dict):
@@ -87,15 +87,6 @@ class ResponsesDialect:
         kept = message.provider_fields
         made = kept[ITEMS] if kept and kept.get(SOURCE) == self._asked.source else ()
         return wire_items(message, made, None if self._openai else at)
-
-    def _encoded_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
-        """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
-        known = self._tools.get(id(tools))
-        if known is None:
-            if len(self._tools) >= TOOLSETS_KEPT:
-                self._tools.clear()
-            known = self._tools[id(tools)] = (tools, encode_tools(tools))
-        return known[1]
 
     def reply(self, body: bytes, started: float, seconds: float) -> ChatReply:
         return reply_of(decode_response(body), self._asked, started, seconds)

@@ -6,15 +6,14 @@ from typing import Any
 
 import msgspec
 
-from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo, ToolSchema
+from kiseki.models.base import ChatClient, ChatReply, ChatRequest, RateInfo
+from kiseki.models.dialects.base import PerTools
 from kiseki.models.text_tools.hermes_mode import HERMES
 from kiseki.models.text_tools.json_mode import JSON
 from kiseki.models.text_tools.rescue import with_reading
 from kiseki.models.text_tools.rewriting import rewrite, with_said
 
 MODES = {"hermes": HERMES, "json": JSON}
-TOOLSETS_KEPT = 64
-"""Prompts and schemas kept; a run has a handful of toolset combinations."""
 
 
 class TextTools:
@@ -24,12 +23,12 @@ class TextTools:
         """`mode`: one of `MODES`."""
         self._client = client
         self._mode = MODES[mode]
-        self._known: dict[int, tuple[tuple[ToolSchema, ...], str, msgspec.Raw]] = {}
+        self._told = PerTools(lambda tools: (self._mode.prompt(tools), self._mode.schema(tools)))
 
     def encode(self, request: ChatRequest) -> tuple[Any, int]:
         tools = request.tools
         if tools:
-            prompt, schema = self._told(tools)
+            prompt, schema = self._told.of(tools)
             schema = schema or request.json_schema
         else:
             prompt, schema = "", request.json_schema
@@ -49,12 +48,3 @@ class TextTools:
 
     async def close(self) -> None:
         await self._client.close()
-
-    def _told(self, tools: tuple[ToolSchema, ...]) -> tuple[str, msgspec.Raw]:
-        """By identity: the same tuple is sent on every turn of many rollouts. The entry keeps it alive, so ids stay unique."""
-        known = self._known.get(id(tools))
-        if known is None:
-            if len(self._known) >= TOOLSETS_KEPT:
-                self._known.clear()
-            known = self._known[id(tools)] = (tools, self._mode.prompt(tools), self._mode.schema(tools))
-        return known[1], known[2]
