@@ -21,7 +21,6 @@ from kiseki.models.base import NOT_HELD, ChatClient, ChatReply, ChatRequest
 from kiseki.models.budget import BYTES_PER_TOKEN, REPLY_TOKENS, Need, worst_case
 from kiseki.models.calls import DROPPED, NOT_SENT, end_of_error, end_of_reply, is_limited
 from kiseki.models.endpoints import ModelSettings
-from kiseki.models.prices import Price
 from kiseki.models.retry import Retries
 
 
@@ -112,8 +111,8 @@ class AskedModel:
 
     def _worst_case(self, prompt_tokens: int) -> Need:
         """Its cost 0.0 where no price is known."""
-        settings = self._settings
-        return worst_case(settings.price or Price(), prompt_tokens, settings.max_tokens or REPLY_TOKENS)
+        price, reply_tokens = self._settings.price, self._settings.max_tokens or REPLY_TOKENS
+        return worst_case(price, prompt_tokens, reply_tokens) if price else Need(0.0, prompt_tokens + reply_tokens)
 
     def _priced(self, reply: ChatReply, retries: int, waited: float, risked: float) -> ChatReply:
         """The reply with what it took to get it, and with its cost where only the price says it."""

@@ -106,5 +106,7 @@ class Budget:
 
 
 def worst_case(price: Price, prompt_tokens: int, reply_tokens: int) -> Need:
-    dearest = max(price.of(prompt_tokens, reply_tokens), price.of(prompt_tokens, reply_tokens, cache_write_tokens=prompt_tokens))
-    return Need(dearest, prompt_tokens + reply_tokens)
+    cost = price.of(prompt_tokens, reply_tokens)
+    if price.cache_write is not None:
+        cost = max(cost, price.of(prompt_tokens, reply_tokens, cache_write_tokens=prompt_tokens))
+    return Need(cost, prompt_tokens + reply_tokens)

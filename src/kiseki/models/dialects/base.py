@@ -118,6 +118,8 @@ def string(value: Any) -> str:
 
 def number(value: Any) -> int | float:
     """A count or an amount within what every store can hold; 0 for anything else."""
+    if type(value) is int and 0 <= value <= MOST:  # nearly always
+        return value
     return max(0, min(value, MOST)) if isinstance(value, int | float) else 0
 
 
