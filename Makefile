@@ -54,7 +54,7 @@ run: setup $(if $(SMOLLM2),$(VENV)/smollm2)
 	  --model=$(MODEL) $(if $(SMOLLM2),$(FEW)) $(if $(wildcard data/$(RUN_NAME)/run.db),--resume)
 
 test: setup $(VENV)/dev $(VENV)/smollm2
-	$(BIN)/python -m pytest -n 6 --dist worksteal
+	$(BIN)/python -m pytest -n 4
 
 check: setup $(VENV)/dev
 	$(BIN)/ruff check .

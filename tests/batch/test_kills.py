@@ -1,4 +1,4 @@
-"""Exactly once, through 100 kills: driver, workers or both at random moments, and the dataset in another order after each."""
+"""Exactly once, through 80 kills: driver, workers or both at random moments, and the dataset in another order after each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support import children, kiseki, light_tools, read_rows, start_kiseki, writ
 from kiseki.models.mock_server import MockServer
 from kiseki.trajectory.record import decode_record
 
-KILLS = 25
+KILLS = 20
 """Of each of four tests."""
 SAMPLES, CONCURRENCY, WORKERS = 2, 4, 2
 PROMPTS = [f"p{number % 70}" for number in range(90)]  # some of them twice
