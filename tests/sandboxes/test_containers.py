@@ -16,6 +16,8 @@ from typing import Any
 import engines
 import forward
 import pytest
+import requests
+from docker.errors import APIError
 from engine_standin import engine_standin, refusal
 
 from kiseki.errors import ImageError, SandboxError
@@ -295,6 +297,37 @@ def test_a_container_that_goes_in_the_middle_of_a_command(kind: str, label: str)
             await asyncio.sleep(0.2)
             await asyncio.to_thread(api.remove_container, mine["Id"], force=True)
         with pytest.raises(SandboxError, match=r"is gone|has ended"):
+            await running
+
+    within(SandboxSettings(backend=kind, label=label), body)
+
+
+@pytest.mark.parametrize("refused", ["inspect_container", "exec_create"])
+def test_an_engine_that_says_with_500_that_a_container_is_gone(
+    kind: str, label: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Podman does while it is being removed."""
+    original, removed = Engine.call, False
+
+    def call(engine: Engine, method: str, *arguments: Any, **named: Any) -> Any:
+        if removed and method == refused:
+            response = requests.Response()
+            response.status_code = 500
+            raise APIError("refused", response, "container 5a8a does not exist in database: no such container")
+        return original(engine, method, *arguments, **named)
+
+    monkeypatch.setattr(Engine, "call", call)
+
+    async def body(box: Sandbox) -> None:
+        nonlocal removed
+        with asking(kind) as api:
+            (mine,) = of_label(api, label)
+            removed = True
+            running = asyncio.ensure_future(box.exec("sleep 100", timeout=QUICK))
+            if refused == "inspect_container":
+                await asyncio.sleep(0.2)
+                await asyncio.to_thread(api.remove_container, mine["Id"], force=True)
+        with pytest.raises(SandboxError, match="is gone"):
             await running
 
     within(SandboxSettings(backend=kind, label=label), body)

@@ -93,6 +93,9 @@ def left_over(settings: SandboxSettings) -> list[LeftOver]:
         ]
 
 
+GONE = "the container is gone: it was removed from outside, or its engine lost it"
+
+
 class ContainerBackend:
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
@@ -194,7 +197,7 @@ class Container:
             program = self._engine.call("exec_create", self._name, argv, stdin=True)["Id"]
             return program, Connection(self._engine.call("exec_start", program, socket=True))
         except APIError as error:
-            raise SandboxError(f"{self._engine.kind}: {reason(error)}") from error
+            raise SandboxError(GONE if not_there(error) else f"{self._engine.kind}: {reason(error)}") from error
 
     def _why_dead(self) -> str:
         from docker.errors import APIError
@@ -205,7 +208,7 @@ class Container:
             return str(error)
         except APIError as error:
             if not_there(error):
-                return "the container is gone: it was removed from outside, or its engine lost it"
+                return GONE
             return f"{self._engine.kind}: {reason(error)}"
         return create.why_not_running(state, self._memory)
 

@@ -148,7 +148,8 @@ def status(error: BaseException) -> int:
 
 
 def not_there(error: BaseException) -> bool:
-    return status(error) == 404
+    """Whether the engine has no such thing. Podman says so of a container that is being removed with status 500."""
+    return status(error) == 404 or "no such container" in reason(error).lower()
 
 
 def _silence(error: BaseException) -> type[SandboxError]:
