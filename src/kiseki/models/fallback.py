@@ -3,7 +3,8 @@
 - Gone: it has not answered before, and the endpoint says that there is no such model. With 404 or 410 it is not asked again, in
   words alone for `AWAY_SECONDS`.
 - It refuses: the endpoint does not take the request, or ends the reply as filtered. The next request goes to it all the same.
-- It fails, and its retries are spent: for `AWAY_SECONDS` it is not asked. Waiting for a rate limit is no failure.
+- It fails, and its retries are spent: for `AWAY_SECONDS` it is not asked. That it turns calls away is a failure only when it has
+  turned away every one for as long as the user has patience.
 
 A key that is not taken, which stops a run, and a conversation that is too long, for which the agent has a policy, are no reason.
 What a filtered reply took is kept with the reply that is taken in the end (`ModelCall.refused`); where no other model answers, it
